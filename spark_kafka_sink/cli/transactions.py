@@ -149,7 +149,11 @@ def _run_action(action: str, options: dict[str, str], prefix: str, topic: str) -
         abort_result = operations.abort(options, prefix, topic)
         if not abort_result.aborted_ids and not abort_result.errors_by_id:
             print("Aborted: nothing, because no transactions are open.")
-        return _print_abort_result(abort_result)
+        status = _print_abort_result(abort_result)
+        if abort_result.committed_batch is not None:
+            warning = "" if abort_result.committed_batch.is_idempotent else " Do not run this job again."
+            print(f"Committed before: {abort_result.committed_batch}.{warning}")
+        return status
     complete_transactions = operations.finish if action == FINISH else operations.give_up
     return _print_finish_result(complete_transactions(options, prefix, topic), prefix, action)
 
@@ -158,14 +162,14 @@ def _print_finish_result(finish_result: FinishResult | None, prefix: str, action
     """Print the result and return the exit status: 1 if rows may be lost or an abort was rejected, and 0 if not."""
     from spark_kafka_sink.exactly_once.commit_errors import (
         FORGOTTEN_IDS_REASON,
-        FORGOTTEN_IDS_REMEDY,
-        LOST_ROWS_REMEDY,
+        MISSING_ROWS_REMEDY,
         is_id_forgotten,
     )
 
     if finish_result is None:
         print(
-            f"There are no longer any decided transactions with the prefix {prefix}: another process has finished them."
+            f"There are no longer any decided transactions with the prefix {prefix}: another process has finished "
+            "them, or has given up those that were lost."
         )
         return 0
     print(f"Committed: {', '.join(finish_result.committed_ids) or 'nothing'}.")
@@ -174,18 +178,18 @@ def _print_finish_result(finish_result: FinishResult | None, prefix: str, action
     forgotten_ids = [transactional_id for transactional_id, error in rejections.items() if is_id_forgotten(error)]
     for transactional_id in sorted(rejections.keys() - set(forgotten_ids)):
         print(f"Lost: {transactional_id}: {rejections[transactional_id].name}")
-    if len(forgotten_ids) < len(rejections):
-        print(LOST_ROWS_REMEDY)
     for transactional_id in forgotten_ids:
         print(f"May be lost: {transactional_id}: {rejections[transactional_id].name}")
     if forgotten_ids:
-        print(f"{FORGOTTEN_IDS_REASON}. {FORGOTTEN_IDS_REMEDY}")
+        print(f"{FORGOTTEN_IDS_REASON}.")
     if rejections and action == FINISH:
         verb = "may be" if len(forgotten_ids) == len(rejections) else "are"
         print(
-            f"The decision was not marked as done, because rows {verb} missing from the topic. To mark it as done all "
-            "the same, run give-up."
+            "The decision was not marked as done, and transactions of other attempts were not ended, because rows "
+            f"{verb} missing from the topic. To do both all the same, run give-up."
         )
+    if rejections:
+        print(f"Then {MISSING_ROWS_REMEDY}")
     return 1 if rejections else abort_status
 
 
@@ -212,7 +216,11 @@ def _print_prefix_list(statuses: Sequence[PrefixStatus], *, as_json: bool) -> No
     if rows:
         print_table(("prefix", "driver", "last decision", "open transaction", "since (UTC)", "partitions"), rows)
     else:
-        print("There are no open transactions of exactly-once writes and no decisions in this log.")
+        print(
+            "There are no decisions in this log, and no open transactions with a prefix that the sink has generated. "
+            "If the writes set decisionLogTopic, add --log-topic. To list the open transactions of one prefix, add "
+            "--prefix."
+        )
 
 
 def _format_decision(status: PrefixStatus) -> str:

@@ -22,7 +22,9 @@ _log = logging.getLogger(__name__)
 _NUMERIC_KEY_MESSAGE = (
     "The job was skipped, because a job with idempotencyKey %r and the same number of rows was already committed. The "
     "key is a bare number. If it is a micro-batch id, as in foreachBatch, note that a new checkpoint starts again at "
-    "0, so its batches reuse the keys of earlier rows. Add the query id to the key."
+    "0, so its batches reuse the keys of earlier rows. The rows of such a skipped batch are not in Kafka: add the "
+    "query id to the key, and start again with a new checkpoint. If this was a rerun of the same batch, change the key "
+    "only when the batch is in the checkpoint's commits: otherwise, it would be written once more."
 )
 
 

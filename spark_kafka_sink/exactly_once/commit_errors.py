@@ -37,10 +37,10 @@ JOB_NOT_RECORDED_MESSAGE = (
     "this could not be recorded in the decision log, so `pykafka transactions` may continue to show the job"
 )
 _NAMED_JOB_NOT_RECORDED_MESSAGE = (
-    "this could not be recorded in the decision log. The next write with this prefix records it; if there is none "
-    "within a week, run `pykafka transactions finish`. If a task had several attempts, a transaction may stay open "
-    "until then or until it times out, and read_committed readers wait for it. If there is nothing to finish, and no "
-    "query or job with this prefix is running, end it with `pykafka transactions abort`"
+    "this could not be recorded in the decision log. The next write with this prefix records it. If there is none, run "
+    "`pykafka transactions finish` before a week has passed. If a task had several attempts, a transaction may stay "
+    "open until then or until it times out, and read_committed readers wait for it. If there is nothing to finish, and "
+    "no query or job with this prefix is running, end it with `pykafka transactions abort`"
 )
 
 
@@ -52,13 +52,13 @@ FORGOTTEN_IDS_REASON = (
     "Brokers forget an id that is not used for a week (transactional.id.expiration.ms). Therefore it is not known "
     "whether the rows of these transactions were committed before the driver died"
 )
-FORGOTTEN_IDS_REMEDY = "Compare the batch with the records in Kafka, and write the missing rows with a job of your own."
-# The same error is possible if the commit succeeded, but its response was lost, and then a late InitProducerId request
-# of a task reached the coordinator (test_commit_lost_error_does_not_exclude_that_rows_are_visible).
-LOST_ROWS_REMEDY = (
-    "In rare cases, rows of such a transaction are visible all the same. If you need the missing rows, first compare "
-    "the batch with the records in Kafka, and write only those that are missing, with a job of your own."
+# A reader that compares earlier finds no records behind the open transactions, so rows that are already committed would
+# be written again (test_rows_compared_before_give_up_are_not_all_visible).
+MISSING_ROWS_REMEDY = (
+    "compare the batch with the records in Kafka, and write only the missing rows, with a job of your own. Compare "
+    "only when none of the topics has an open transaction: a read_committed reader finds no records behind it."
 )
+"""What to do about lost rows once the batch is given up. It continues a sentence."""
 
 
 def is_transaction_lost(error: BrokerError) -> bool:
@@ -99,13 +99,9 @@ def build_unfinished_commit_error(
 
     `errors_by_id`: the errors of the rejected commits, by transactional id.
     """
-    outcome = "Nothing is lost yet."
+    outcome = "Nothing is lost unless their transaction timeout has passed."
     if errors_by_id:
-        outcome = (
-            "These transactions could not be committed:\n"
-            f"{_format_rejected_transactions(entry, dict(sorted(errors_by_id.items())))}\n"
-            "They are lost unless a newer driver has committed them before."
-        )
+        outcome = _describe_rejected_commits(entry, errors_by_id)
     return ExactlyOnceError(
         join_sentences(
             f"{entry.batch} is decided (prefix {entry.prefix}), but it is not known whether all of its "
@@ -113,6 +109,21 @@ def build_unfinished_commit_error(
             _describe_how_to_finish(entry),
             describe_unknown_writer(entry),
         )
+    )
+
+
+def _describe_rejected_commits(entry: Entry, errors_by_id: Mapping[str, BrokerError]) -> str:
+    """List transactions whose commits were rejected, and say which of them may be lost."""
+    lost_transaction_errors, open_transaction_errors = _split_errors_by_loss(errors_by_id)
+    if lost_transaction_errors:
+        open_ids = ", ".join(open_transaction_errors)
+        still_open = f". However, these are still open: {open_ids}" if open_ids else ""
+        fate = f"They are lost unless a newer driver has committed them before{still_open}."
+    else:
+        fate = "They are still open."
+    return (
+        "These transactions could not be committed:\n"
+        f"{_format_rejected_transactions(entry, dict(sorted(errors_by_id.items())))}\n{fate}"
     )
 
 
@@ -158,12 +169,16 @@ def build_superseded_commit_error(entry: Entry, errors_by_id: Mapping[str, Broke
     """
     rejected_list = _format_rejected_transactions(entry, dict(sorted(errors_by_id.items())))
     if entry.batch.is_idempotent:
-        remedy = "If none is running, start again: the next start finishes the batch, or names the lost transactions."
+        remedy = (
+            "If none is running, start again: the next start finishes the batch, or names the lost transactions, "
+            "unless somebody has given them up."
+        )
     else:
         remedy = (
             "Do not run the job again: it has no idempotencyKey, so that would write all of its rows twice. If no "
             f"newer driver is running, run `{build_command('finish', entry)}`, which finishes the job, or names the "
-            "lost transactions. If there is nothing to finish, another process has already finished the job."
+            "lost transactions. If there is nothing to finish, another process has finished the job, or has given up "
+            "the transactions listed here: compare their rows with the records in Kafka."
         )
     return ExactlyOnceError(
         f"{entry.batch} is decided, but a newer driver has taken over the query with the prefix {entry.prefix}, or "
@@ -214,19 +229,23 @@ def _build_commit_lost_error(entry: Entry, errors_by_id: Mapping[str, BrokerErro
     if all(map(is_id_forgotten, lost_transaction_errors.values())):
         explanation = (
             f"{entry.batch} is decided (prefix {entry.prefix}), but the brokers no longer know {lost_count_text}:\n"
-            f"{lost_list}\n{FORGOTTEN_IDS_REASON}; {other_outcome}. {FORGOTTEN_IDS_REMEDY}"
+            f"{lost_list}\n{FORGOTTEN_IDS_REASON}; {other_outcome}."
         )
     else:
+        # "In rare cases": the error is the same if the commit succeeded, but its response was lost, and then a late
+        # InitProducerId request of a task reached the coordinator
+        # (test_commit_lost_error_does_not_exclude_that_rows_are_visible).
         forgotten_names = {error.name for error in lost_transaction_errors.values() if is_id_forgotten(error)}
         exception = f" (those with {', '.join(sorted(forgotten_names))} may be committed)" if forgotten_names else ""
         explanation = (
-            f"{entry.batch} is decided (prefix {entry.prefix}), but {lost_count_text} can no longer be committed:\n"
-            f"{lost_list}\nThe rows of these transactions are lost to read_committed readers{exception}; "
-            f"{other_outcome}. The driver was probably down for longer than the transaction timeout "
-            f"({entry.timeout_ms / 1000:g} s) between the decision and the commit. The batch is not written again "
-            f"automatically, because that would duplicate the committed rows. {LOST_ROWS_REMEDY}"
+            f"{entry.batch} is decided (prefix {entry.prefix}), but {lost_count_text} can no longer be "
+            f"committed:\n{lost_list}\nThe rows of these transactions are lost to read_committed readers{exception}, "
+            f"except in rare cases; {other_outcome}. The driver was probably down for longer than the transaction "
+            f"timeout ({entry.timeout_ms / 1000:g} s) between the decision and the commit. The batch is not written "
+            "again automatically, because that would duplicate the committed rows."
         )
-    return CommitLostError(join_sentences(explanation, _describe_how_to_give_up(entry), describe_unknown_writer(entry)))
+    remedy = _describe_how_to_give_up(entry, has_open_transactions=bool(open_transaction_errors))
+    return CommitLostError(join_sentences(explanation, remedy, describe_unknown_writer(entry)))
 
 
 def _format_rejected_transactions(entry: Entry, errors_by_id: Mapping[str, BrokerError]) -> str:
@@ -252,8 +271,9 @@ def _describe_other_transactions(open_transaction_errors: Mapping[str, BrokerErr
     return f"these could not be committed yet, and are still open:\n{open_list}\nThe others are committed"
 
 
-def _describe_how_to_give_up(entry: Entry) -> str:
-    """Say how to record a decided batch as done although some of its transactions are lost."""
+def _describe_how_to_give_up(entry: Entry, *, has_open_transactions: bool) -> str:
+    """Say how to record a decided batch as done although some of its transactions are lost, and what to do then."""
+    fix_cause = "Fix the cause of those that are still open. " if has_open_transactions else ""
     if entry.batch.query_id is not None:
         consequence = "After that, the query continues with its next batch."
     elif entry.batch.is_idempotent:
@@ -262,7 +282,10 @@ def _describe_how_to_give_up(entry: Entry) -> str:
         consequence = (
             "Do not run the decided job again: it has no idempotencyKey, so that would write the committed rows twice."
         )
-    return f"Then record the batch as done with `{build_command('give-up', entry)}` {LOG_TOPIC_HINT}. {consequence}"
+    return (
+        f"{fix_cause}Record the batch as done with `{build_command('give-up', entry)}` {LOG_TOPIC_HINT}, which also "
+        f"commits and ends what is still open. {consequence} Then {MISSING_ROWS_REMEDY}"
+    )
 
 
 @contextmanager

@@ -32,8 +32,8 @@ def build_transactions_not_open_error(entry: Entry, problems: Sequence[str]) -> 
         "Possible causes and remedies:\n"
         "- The brokers ended the transactions, because more than the transaction timeout "
         f"({entry.timeout_ms / 1000:g} s) passed between a task's first row and the end of the batch. Make batches "
-        "smaller, or increase the brokers' transaction.max.timeout.ms (and kafka.transaction.timeout.ms, if it is "
-        "set). Then start again.\n"
+        "smaller, or increase the brokers' transaction.max.timeout.ms, for example to an hour (and "
+        "kafka.transaction.timeout.ms, if it is set). Then start again.\n"
         "- Somebody ended the transactions with a tool such as kafka-transactions.sh. Start again.\n"
         "- Spark ran a stage again, and a second attempt of a task aborted the first attempt's transaction. Start "
         "again."
@@ -60,8 +60,9 @@ def build_transaction_deadline_error(
         f"{entry.batch} was not committed: of the {transaction.timeout_ms / 1000:g} s of the transaction timeout, only "
         f"{max(0.0, remaining_ms) / 1000:.1f} s were left for {transaction.transactional_id}, which is too little to "
         "commit it safely. The batch was not decided, and none of its rows are visible. Make batches smaller, or "
-        "increase the brokers' transaction.max.timeout.ms (and kafka.transaction.timeout.ms, if it is set). If this "
-        "machine's clock and the brokers' clocks differ by more than a few seconds, synchronize them."
+        "increase the brokers' transaction.max.timeout.ms, for example to an hour (and kafka.transaction.timeout.ms, "
+        "if it is set). If this machine's clock and the brokers' clocks differ by more than a few seconds, synchronize "
+        "them."
     )
 
 
@@ -80,7 +81,12 @@ def convert_fencing_before_decision(entry: Entry) -> Iterator[None]:
 
     The driver is fenced if a newer driver of the query has started.
     """
-    with convert_fencing(f"{entry.batch} was not committed: {_describe_fencing(entry)}"):
+    is_micro_batch = entry.batch.query_id is not None
+    effect = "The driver that continues writes the batch again." if is_micro_batch else "Run the job again."
+    with convert_fencing(
+        f"{entry.batch} was not committed: {_describe_fencing(entry)} None of its rows will become visible. {effect} "
+        "No rows are lost or duplicated."
+    ):
         yield
 
 
@@ -99,7 +105,10 @@ def build_decision_in_doubt_error(entry: Entry, error: KafkaSinkError) -> Exactl
     `error`: the reason. It is a ProducerFencedError if the driver was fenced while it was committing the decision.
     """
     if isinstance(error, ProducerFencedError):
-        return ExactlyOnceError(f"It is not known whether {entry.batch} is committed: {_describe_fencing(entry)}")
+        return ExactlyOnceError(
+            f"It is not known whether {entry.batch} is committed: {_describe_fencing(entry)} "
+            f"{_describe_effect_of_fencing(entry)}"
+        )
     if entry.batch.is_idempotent:
         remedy = (
             "Start again: the next start finishes the batch if it is decided, and writes it again if it is not. No "
@@ -113,15 +122,15 @@ def build_decision_in_doubt_error(entry: Entry, error: KafkaSinkError) -> Exactl
 
 
 def _describe_fencing(entry: Entry) -> str:
-    """Say that the driver was fenced when it was about to decide its batch, or while it did, and what to do."""
+    """Say that the driver was fenced."""
     return (
         f"a newer driver has taken over the query with the prefix {entry.prefix}, or `pykafka transactions` has. This "
-        f"driver must stop. {_describe_effect_of_fencing(entry)}"
+        "driver must stop."
     )
 
 
 def _describe_effect_of_fencing(entry: Entry) -> str:
-    """Say what becomes of a batch whose driver was fenced when it was about to decide it, or while it did."""
+    """Say what becomes of a batch whose driver was fenced while it was deciding it."""
     if entry.batch.query_id is not None:
         return (
             "The driver that continues writes the batch, or finishes it if it was decided at the last moment. No rows "
@@ -149,9 +158,9 @@ def build_unknown_outcome_remedy(entry: Entry) -> str:
     if is_generated_job_prefix(entry.prefix):  # no other job uses the prefix, so `abort` affects no other job
         return (
             f"{warning}run `{build_command('abort', entry)}` {LOG_TOPIC_HINT}, which aborts the job if it is not "
-            f"decided, and is rejected if it is. If it is decided, commit the open transactions with {finish} If the "
-            "log has no entry for the prefix, the job was committed or aborted before. Then compare its rows with the "
-            "records in Kafka before you run it again."
+            f"decided, is rejected if it is, and says so if it is already committed. If it is decided, commit the open "
+            f"transactions with {finish} If the log has no entry for the prefix, the job was committed or aborted "
+            "before. Then compare its rows with the records in Kafka before you run it again."
         )
     return (
         f"{warning}find the prefix's last decision with `{build_command('list', entry)}` {LOG_TOPIC_HINT}:\n"

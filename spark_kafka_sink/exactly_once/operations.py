@@ -24,7 +24,7 @@ import platform
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
@@ -39,7 +39,7 @@ from spark_kafka_sink.exactly_once import commit_errors, precommit_errors
 from spark_kafka_sink.exactly_once.clients import lease_client
 from spark_kafka_sink.exactly_once.decision_log import DecisionLog
 from spark_kafka_sink.exactly_once.driver_ids import DriverIds
-from spark_kafka_sink.exactly_once.entries import Entry, EntryState, build_operator_name
+from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState, build_operator_name
 from spark_kafka_sink.exactly_once.job_names import is_generated_job_prefix
 from spark_kafka_sink.exactly_once.log_writer import WriterState
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
@@ -100,6 +100,8 @@ class AbortResult:
     """The transactional ids whose open transactions were aborted."""
     errors_by_id: Mapping[str, BrokerError] = field(default_factory=dict)
     """The errors of rejected aborts by transactional id. These ids may still have or get an open transaction."""
+    committed_batch: Batch | None = None
+    """The last batch that is committed under the prefix, which `abort` does not change; None if there is none."""
 
 
 @dataclass(frozen=True)
@@ -169,14 +171,15 @@ def give_up(options: Mapping[str, str], prefix: str, log_topic: str = DECISION_L
 
 
 def abort(options: Mapping[str, str], prefix: str, log_topic: str = DECISION_LOG_TOPIC) -> AbortResult:
-    """Abort the open transactions of the query's tasks.
+    """Abort the open transactions of the query's tasks. The result names the last batch that is committed.
 
     Raise ExactlyOnceError if a batch is decided but not done, because its transactions must be committed.
     """
     with _lease_query_transactions(options, prefix, log_topic) as transactions:
         identity, entry = _fence_driver(transactions, check_not_decided)
         claim = _build_claim(entry, identity)
-        return _claim_and_abort_open_transactions(transactions, identity, entry, claim)
+        abort_result = _claim_and_abort_open_transactions(transactions, identity, entry, claim)
+        return replace(abort_result, committed_batch=entry.last_decided_batch)
 
 
 @contextmanager

@@ -104,8 +104,9 @@ def build_log_not_compacted_error(log_topic: str, policy: str) -> PreflightError
     """Build the error for a decision log from which brokers delete records. `policy` is its cleanup.policy."""
     return build_start_error(
         f"topic {log_topic}, the decision log, has cleanup.policy={sanitize(policy)}. It would lose decisions, and a "
-        "batch could be written twice. Set the topic's cleanup.policy to compact, or set decisionLogTopic to another "
-        "topic, which the sink creates with the right settings if it does not exist."
+        "batch could be written twice. Set the topic's cleanup.policy to compact. If the prefix has never been used, "
+        "you can also set decisionLogTopic to another topic, which the sink creates with the right settings if it does "
+        "not exist."
     )
 
 
@@ -155,8 +156,10 @@ def build_log_lost_error(prefix: str, log_topic: str) -> ExactlyOnceError:
         "has written one. Either decisionLogTopic was changed, or the topic was deleted or emptied, someone else's "
         "records have replaced the entry, or partitions were added to the topic. It is not known which batch was "
         "committed last, so nothing was written. If decisionLogTopic was changed, set it back. Otherwise, compare the "
-        "last batch of the checkpoint with the records in Kafka, and start with another transactionalIdPrefix. A batch "
-        "that was committed but is not yet in the checkpoint's commits will be written once more."
+        "last batch of the checkpoint, or the job's rows, with the records in Kafka. Do not run a job again whose rows "
+        "are there. A query can start with another transactionalIdPrefix; a batch that was committed but is not yet in "
+        "the checkpoint's commits will be written once more. Transactions that are open under this prefix block "
+        "readers until they time out; Kafka's kafka-transactions.sh can abort them."
     )
 
 
@@ -187,8 +190,9 @@ def build_checkpoint_mismatch_error(entry: Entry, checkpoint: str) -> ExactlyOnc
         join_sentences(
             f"transactionalIdPrefix {entry.prefix} is in use by a query with the checkpoint {entry.checkpoint}, and "
             f"this query has the checkpoint {checkpoint}. Nothing was written. Give each query its own prefix. If the "
-            "checkpoint was moved, let the query finish its last batch at the old location, and start it at the new "
-            "one with another prefix or without a prefix. If both are the same location, specify it as before.",
+            "checkpoint was moved, let the query finish its last batch at the old location, stop it, move the "
+            "checkpoint again, and start the query there with another prefix or without a prefix. If both are the same "
+            "location, specify it as before.",
             describe_unknown_writer(entry),
         )
     )

@@ -56,7 +56,8 @@ def test_prints_message_without_transactions(capsys: Output, broker: EmbeddedBro
     assert transactions(broker) == 0
     assert (
         capsys.readouterr().out
-        == "There are no open transactions of exactly-once writes and no decisions in this log.\n"
+        == "There are no decisions in this log, and no open transactions with a prefix that the sink has generated. If "
+        "the writes set decisionLogTopic, add --log-topic. To list the open transactions of one prefix, add --prefix.\n"
     )
 
 
@@ -224,7 +225,10 @@ def test_abort_deletes_unnamed_job_that_has_no_open_transaction(
     assert transactions(broker, "abort", "--prefix", job.prefix) == 0
     out = capsys.readouterr().out
     assert out.startswith("No transaction of the job is open. This deletes the job's entry from the decision log.\n")
-    assert out.endswith("Aborted: nothing, because no transactions are open.\n")
+    assert out.endswith(
+        "Aborted: nothing, because no transactions are open.\n"
+        "Committed before: job number 1. Do not run this job again.\n"
+    )
     assert transactions(broker) == 0
     assert "no decisions in this log" in capsys.readouterr().out
     assert read_values(broker) == rows(0)
@@ -258,7 +262,7 @@ def test_lost_transactions_require_give_up(capsys: Output, query: Query) -> None
     out = capsys.readouterr().out
     assert f"Committed: {first}." in out
     assert f"Lost: {second}: PRODUCER_FENCED\n" in out
-    assert "because rows are missing from the topic. To mark it as done all the same, run give-up." in out
+    assert "because rows are missing from the topic. To do both all the same, run give-up." in out
     assert transactions(query.broker, "give-up", "--prefix", PREFIX, "--yes") == 1
     assert "The rows of the other transactions are LOST" in capsys.readouterr().out
     assert transactions(query.broker, "finish", "--prefix", PREFIX, "--yes") == 0

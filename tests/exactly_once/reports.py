@@ -10,7 +10,7 @@ from spark_kafka_sink.exactly_once.entries import Batch
 from spark_kafka_sink.exactly_once.operations import FinishResult
 
 _NO_ROWS_VISIBLE_PATTERN = re.compile(
-    "[Nn]one of (its|the batch's) rows are visible|[Nn]othing was written|has written nothing"
+    "[Nn]one of (its|the batch's) rows (are|will become) visible|[Nn]othing was written|has written nothing"
 )
 _DOUBT_PREFIX = "It is not known whether"
 """The beginning of an error that may contain one of these statements as an assumption."""

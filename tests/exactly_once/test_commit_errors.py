@@ -85,7 +85,7 @@ def test_error_after_the_commit_of_job_is_logged(
 @pytest.mark.parametrize(
     ("batch", "effect"),
     [
-        (Batch("q", 7), "The driver that continues writes the batch"),
+        (Batch("q", 7), "The driver that continues writes the batch, or finishes it if it was decided"),
         (Batch(key="today", scope="t"), "Run the job again. If it was decided at the last moment"),
         (Batch(), "Do not run the job again before you know whether it is decided: it has no idempotencyKey"),
     ],
@@ -97,7 +97,8 @@ def test_fenced_driver_says_whether_its_batch_may_be_written_again(batch: Batch,
     in_doubt = str(decision_errors.build_decision_in_doubt_error(entry, FENCED))
     assert not_committed.startswith(f"{entry.batch} was not committed: a newer driver has taken over")
     assert in_doubt.startswith(f"It is not known whether {entry.batch} is committed: a newer driver has taken over")
-    assert effect in not_committed
+    assert "None of its rows will become visible." in not_committed
+    assert ("Run the job again. No rows are lost" in not_committed) == (batch.query_id is None)
     assert effect in in_doubt
 
 
@@ -105,7 +106,6 @@ def test_job_in_doubt_has_the_same_remedy_whether_or_not_its_driver_was_fenced()
     for entry in (JOB, UNNAMED_JOB):
         remedy = decision_errors.build_unknown_outcome_remedy(entry)
         for message in (
-            str(convert(decision_errors.convert_fencing_before_decision, entry, FENCED)),
             str(decision_errors.build_decision_in_doubt_error(entry, FENCED)),
             str(decision_errors.build_decision_in_doubt_error(entry, DISCONNECTED)),
         ):
@@ -130,7 +130,10 @@ def test_job_in_doubt_is_aborted_if_no_other_job_can_use_its_prefix() -> None:
     remedy = decision_errors.build_unknown_outcome_remedy(UNNAMED_JOB)
     command = f"`pykafka transactions abort --bootstrap-server HOST:PORT --prefix {UNNAMED_JOB.prefix}`"
     assert f"run {command} (add --log-topic" in remedy
-    assert "which aborts the job if it is not decided, and is rejected if it is." in remedy
+    assert (
+        "which aborts the job if it is not decided, is rejected if it is, and says so if it is already committed."
+        in remedy
+    )
     assert "transactions list" not in remedy
 
 
@@ -161,7 +164,10 @@ def test_superseded_driver_lists_rejected_transactions_and_says_how_to_find_out_
         for transaction in reversed(TRANSACTIONS[:2])
     }
     for entry, remedy in [
-        (STREAM, "If none is running, start again: the next start finishes the batch, or names the lost transactions."),
+        (
+            STREAM,
+            "If none is running, start again: the next start finishes the batch, or names the lost transactions, ",
+        ),
         (JOB, "run `pykafka transactions finish --bootstrap-server HOST:PORT --prefix p`, which finishes the job, or "),
     ]:
         message = str(commit_errors.build_superseded_commit_error(entry, rejections))
@@ -172,7 +178,7 @@ def test_superseded_driver_lists_rejected_transactions_and_says_how_to_find_out_
             "- p-1-1-0 (rows of Spark's partition 1, producer id 71, epoch 3): PRODUCER_FENCED\n"
         )
         assert "A newer driver may have committed these transactions before." in message
-        assert ("nothing to finish, another process has already finished the job." in message) == (entry is JOB)
+        assert ("another process has finished the job, or has given up the transactions" in message) == (entry is JOB)
         assert remedy in message
 
 
@@ -225,7 +231,22 @@ def test_lost_commit_says_what_a_later_run_writes(batch: Batch, consequence: str
     error = commit_errors.build_not_committed_error(
         entry, {lost: build_broker_error(error_codes.PRODUCER_FENCED, lost)}
     )
-    assert str(error).endswith(f"(add --log-topic if the write sets decisionLogTopic). {consequence}")
+    give_up, _, comparison = str(error).partition(
+        f"which also commits and ends what is still open. {consequence} Then "
+    )
+    assert "Record the batch as done with `pykafka transactions give-up" in give_up
+    assert comparison.startswith("compare the batch with the records in Kafka, and write only the missing rows")
+
+
+def test_unfinished_commit_calls_only_fenced_transactions_lost() -> None:
+    fenced, denied = (transaction.transactional_id for transaction in TRANSACTIONS[:2])
+    denial = build_broker_error(error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, denied)
+    loss = build_broker_error(error_codes.PRODUCER_FENCED, fenced)
+    message = str(commit_errors.build_unfinished_commit_error(STREAM, DISCONNECTED, {fenced: loss, denied: denial}))
+    assert f"lost unless a newer driver has committed them before. However, these are still open: {denied}." in message
+    message = str(commit_errors.build_unfinished_commit_error(STREAM, DISCONNECTED, {denied: denial}))
+    assert "They are still open." in message
+    assert "lost" not in message
 
 
 @pytest.mark.parametrize(

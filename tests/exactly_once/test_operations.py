@@ -260,7 +260,8 @@ def test_commit_during_manual_abort_is_not_reported_as_newer_driver(query: Query
         check_unchanged(transactions, found)
 
     with patch.object(QueryTransactions, "check_unchanged", commit):
-        assert operations.abort(client_options(query.broker), PREFIX, LOG) == operations.AbortResult()
+        aborted = operations.abort(client_options(query.broker), PREFIX, LOG)
+    assert aborted == operations.AbortResult(committed_batch=query.batch(0))
     assert read_values(query.broker) == rows(0)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from spark_kafka_sink.broker.transaction_coordinator import TransactionState
 from spark_kafka_sink.errors import CommitLostError, ExactlyOnceError, NetworkError
-from spark_kafka_sink.exactly_once import commit_errors
+from spark_kafka_sink.exactly_once import commit_errors, operations
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, Entry
@@ -24,8 +24,10 @@ from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 from spark_kafka_sink.testing import EmbeddedBroker
 from tests.exactly_once.embedded_query import (
     BOTH_TASKS,
+    LOG,
     PREFIX,
     Query,
+    client_options,
     connect_client,
     death_before,
     list_open_ids,
@@ -79,7 +81,7 @@ def test_unfinished_commit_reports_decided_batch_and_remedy(
     start = query.begin()
     message = str(fail_commit(query, start, query.write_tasks(start, 0), lambda: fault(query.broker)))
     assert "batch 0 of query query-1 is decided (prefix p)" in message
-    assert "Nothing is lost yet" in message
+    assert "Nothing is lost unless their transaction timeout has passed." in message
     assert "start again, or commit the open transactions with `pykafka transactions finish`" in message
     query.with_new_driver().begin()
     assert read_values(query.broker) == rows(0)
@@ -158,6 +160,22 @@ def test_forgotten_transactions_are_reported_as_unknown(query: Query) -> None:
     assert "lost to read_committed readers" not in message
 
 
+def test_rows_compared_before_give_up_are_not_all_visible(query: Query) -> None:
+    """The transaction of a superseded attempt hides committed rows until the batch is given up."""
+    start = query.begin()
+    query.write(start, 1, "of an attempt that lost", attempt=1)
+    prepared = query.write_tasks(start, 0)
+    with death_before("commit"):
+        query.commit(start, 0, prepared)
+    with connect_client(query.broker) as client:
+        init_producer_id(client, prepared[0].transactional_id, 60_000)
+    with pytest.raises(CommitLostError, match=r"Record the batch as done .* Then compare the batch with the records"):
+        query.with_new_driver().begin()
+    assert read_values(query.broker) == []
+    operations.give_up(client_options(query.broker), PREFIX, LOG)
+    assert read_values(query.broker) == ["0/1"]
+
+
 def test_commit_lost_error_does_not_exclude_that_rows_are_visible(query: Query) -> None:
     """A late request for a task's producer id reaches the coordinator when the transaction is committed."""
     start = query.begin()
@@ -167,7 +185,7 @@ def test_commit_lost_error_does_not_exclude_that_rows_are_visible(query: Query) 
     assert read_values(query.broker) == rows(0)
     with connect_client(query.broker) as client:
         init_producer_id(client, prepared[1].transactional_id, 60_000)
-    with pytest.raises(CommitLostError, match=r"In rare cases, rows .* visible .*only those that are missing"):
+    with pytest.raises(CommitLostError, match=r"lost .*, except in rare cases; .* Then compare the batch"):
         query.with_new_driver().begin()
 
 
