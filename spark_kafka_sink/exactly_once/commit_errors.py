@@ -273,7 +273,7 @@ def _describe_other_transactions(open_transaction_errors: Mapping[str, BrokerErr
 
 def _describe_how_to_give_up(entry: Entry, *, has_open_transactions: bool) -> str:
     """Say how to record a decided batch as done although some of its transactions are lost, and what to do then."""
-    fix_cause = "Fix the cause of those that are still open. " if has_open_transactions else ""
+    first_step = "Fix the cause of those that are still open. Then record" if has_open_transactions else "Record"
     if entry.batch.query_id is not None:
         consequence = "After that, the query continues with its next batch."
     elif entry.batch.is_idempotent:
@@ -283,8 +283,8 @@ def _describe_how_to_give_up(entry: Entry, *, has_open_transactions: bool) -> st
             "Do not run the decided job again: it has no idempotencyKey, so that would write the committed rows twice."
         )
     return (
-        f"{fix_cause}Record the batch as done with `{build_command('give-up', entry)}` {LOG_TOPIC_HINT}, which also "
-        f"commits and ends what is still open. {consequence} Then {MISSING_ROWS_REMEDY}"
+        f"{first_step} the batch as done with `{build_command('give-up', entry)}` {LOG_TOPIC_HINT}, which also ends "
+        f"the transactions of other task attempts. {consequence} Then {MISSING_ROWS_REMEDY}"
     )
 
 
