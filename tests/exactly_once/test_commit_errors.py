@@ -231,9 +231,7 @@ def test_lost_commit_says_what_a_later_run_writes(batch: Batch, consequence: str
     error = commit_errors.build_not_committed_error(
         entry, {lost: build_broker_error(error_codes.PRODUCER_FENCED, lost)}
     )
-    give_up, _, comparison = str(error).partition(
-        f"which also commits and ends what is still open. {consequence} Then "
-    )
+    give_up, _, comparison = str(error).partition(f"the transactions of other task attempts. {consequence} Then ")
     assert "Record the batch as done with `pykafka transactions give-up" in give_up
     assert comparison.startswith("compare the batch with the records in Kafka, and write only the missing rows")
 
