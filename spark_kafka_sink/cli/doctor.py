@@ -14,6 +14,7 @@ from spark_kafka_sink.cli.client_options import (
     BOOTSTRAP_SERVERS_OPTION,
     add_connection_arguments,
     parse_client_options,
+    parse_option_arguments,
     parse_properties,
     read_text_file,
     silence_client_log,
@@ -118,7 +119,7 @@ def _load_spark_write(args: argparse.Namespace) -> _PlannedWrite:
     except ImportError as error:
         raise ConfigurationError(f"--spark-conf: {error}") from error
     options = dict(_parse_spark_conf(read_text_file(args.spark_conf, "--spark-conf")))
-    options.update({f"kafka.{name}": value for name, value in parse_properties(args.options, "-X").items()})
+    options.update({f"kafka.{name}": value for name, value in parse_option_arguments(args.options).items()})
     if args.bootstrap_server:
         options[f"kafka.{BOOTSTRAP_SERVERS_OPTION}"] = args.bootstrap_server
     # In a job, the methods that `register` installs set the number of concurrent tasks. Set any value here, because
