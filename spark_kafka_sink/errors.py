@@ -33,7 +33,7 @@ KafkaSinkError
 ├── BufferExhaustedError    buffer.memory was full for max.block.ms
 ├── MetadataTimeoutError    a topic's partitions were unknown for max.block.ms
 ├── ProducerClosedError     a call after close(), or after the producer has failed permanently
-└── IllegalStateError       a bug in this library: a transition that a state table forbids
+└── IllegalStateError       a call that is not allowed in the current state, or a bug in this library
 """
 
 from __future__ import annotations
@@ -373,7 +373,10 @@ class ProducerFencedError(BrokerError):
 
 
 class IllegalStateError(KafkaSinkError):
-    """A bug in this library: a transition that a state table forbids."""
+    """A call that is not allowed in the current state, such as a transactional call out of order or after a fork.
+
+    The call changes nothing. An error that is not about a call of the user shows a bug in this library.
+    """
 
 
 def _rebuild_broker_error(error_type: type[BrokerError], message: str, code: int, name: str) -> BrokerError:

@@ -175,20 +175,38 @@ def _count_records(topic: Topic) -> int:
 
 
 def _build_listener_security(args: argparse.Namespace) -> ListenerSecurity:
-    """Build the listener's security. PLAIN and SCRAM are left out if tokens are accepted and there are no users."""
+    """Build the listener's security. PLAIN and SCRAM are left out if tokens are accepted and there are no users.
+
+    Raise ConfigurationError if a flag has no effect with the security protocol. If such a flag were ignored, the
+    listener would be less secure than the flag suggests.
+    """
     from spark_kafka_sink.broker.listener_security import OAUTHBEARER, PASSWORD_MECHANISMS, ListenerSecurity
 
     users = {} if args.users is None else _read_users(args.users)
     mechanisms = list(PASSWORD_MECHANISMS) if users or not args.unsigned_tokens else []
     if args.unsigned_tokens:
         mechanisms.append(OAUTHBEARER)
-    return ListenerSecurity(
+    security = ListenerSecurity(
         protocol=args.security,
         certificate=args.certificate,
         client_ca=args.client_ca,
         users=users,
         mechanisms=mechanisms,
     )
+    flags = (
+        ("--certificate", args.certificate, security.uses_tls, "SSL or SASL_SSL"),
+        ("--client-ca", args.client_ca, security.uses_tls, "SSL or SASL_SSL"),
+        ("--users", args.users, security.uses_sasl, "SASL_PLAINTEXT or SASL_SSL"),
+        ("--unsigned-tokens", args.unsigned_tokens, security.uses_sasl, "SASL_PLAINTEXT or SASL_SSL"),
+    )
+    errors = [
+        f"{flag} has no effect with {args.security}: set --security to {protocols}."
+        for flag, value, has_effect, protocols in flags
+        if value and not has_effect
+    ]
+    if errors:
+        raise ConfigurationError(errors)
+    return security
 
 
 def _parse_topic(text: str, default_partitions: int) -> tuple[str, int]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,11 @@ if TYPE_CHECKING:
     from spark_kafka_sink.producer.config import ProducerConfig
 
 BOOTSTRAP_SERVERS_OPTION = "bootstrap.servers"
+
+_COMMENT_CHARACTERS = "#!"
+"""The characters that begin a comment in Java's properties files."""
+_OPTION_PATTERN = re.compile(r"([\w.-]+)\s*[=:](.*)", re.DOTALL)
+"""A name and a value, separated by `=` or, as in many of Java's properties files, by `:`."""
 
 
 def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,7 +60,7 @@ def parse_client_options(args: argparse.Namespace) -> dict[str, object]:
     set, or if an option is not of the form NAME=VALUE.
     """
     lines = [] if args.command_config is None else read_text_file(args.command_config, "--command-config").splitlines()
-    options: dict[str, object] = {**parse_properties(lines, "--command-config"), **parse_properties(args.options, "-X")}
+    options: dict[str, object] = {**parse_properties(lines, "--command-config"), **parse_option_arguments(args.options)}
     if args.bootstrap_server:
         options[BOOTSTRAP_SERVERS_OPTION] = args.bootstrap_server
     if not options.get(BOOTSTRAP_SERVERS_OPTION):
@@ -73,21 +79,46 @@ def build_reader_config(options: Mapping[str, object]) -> ClientConfig:
 
 
 def parse_properties(lines: Sequence[str], argument: str) -> dict[str, str]:
-    """Parse lines of the form NAME=VALUE. Empty lines and comments are skipped.
+    """Parse the lines of one of Java's properties files, in which a value may continue on the next line.
+
+    Unlike Java, keep the backslashes in values, and require `=` or `:` after a name.
 
     `argument`: the command-line argument to name in error messages.
     """
-    options: dict[str, str] = {}
-    for line in lines:
-        stripped = line.strip()
-        if not stripped or stripped[0] in "#!":  # the comment characters of Java's properties files
+    return dict(_parse_option(line, f"{argument}: line {number}") for number, line in _join_continued_lines(lines))
+
+
+def parse_option_arguments(arguments: Sequence[str]) -> dict[str, str]:
+    """Parse the NAME=VALUE arguments of -X."""
+    return dict(_parse_option(text, "-X: an option") for text in arguments)
+
+
+def _join_continued_lines(lines: Sequence[str]) -> Iterator[tuple[int, str]]:
+    """Yield each option's text and the number of its first line. Skip empty lines and comments.
+
+    As in java.util.Properties, a line that ends in an odd number of backslashes continues on the next line. The last
+    backslash and the next line's leading white space are dropped.
+    """
+    numbered_lines = enumerate(lines, 1)
+    for number, first_line in numbered_lines:
+        text = first_line.lstrip()
+        if not text or text[0] in _COMMENT_CHARACTERS:
             continue
-        name, equals, value = stripped.partition("=")
-        if not equals:
-            # The error does not show the line, because it may contain a password.
-            raise ConfigurationError(f"{argument}: an option is not of the form NAME=VALUE")
-        options[name.strip()] = value.strip()
-    return options
+        while (len(text) - len(text.rstrip("\\"))) % 2:
+            _, next_line = next(numbered_lines, (number, ""))
+            text = text[:-1] + next_line.lstrip()
+        yield number, text
+
+
+def _parse_option(text: str, subject: str) -> tuple[str, str]:
+    """Return an option's name and value. Raise ConfigurationError if `text` is not of the form NAME=VALUE.
+
+    `subject`: the subject of the error message. The error does not show `text`, because it may contain a password.
+    """
+    match = _OPTION_PATTERN.fullmatch(text.strip())
+    if match is None:
+        raise ConfigurationError(f"{subject} is not of the form NAME=VALUE")
+    return match[1], match[2].strip()
 
 
 def read_text_file(path: Path, argument: str) -> str:

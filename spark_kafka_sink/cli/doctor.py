@@ -14,6 +14,7 @@ from spark_kafka_sink.cli.client_options import (
     BOOTSTRAP_SERVERS_OPTION,
     add_connection_arguments,
     parse_client_options,
+    parse_option_arguments,
     parse_properties,
     read_text_file,
     silence_client_log,
@@ -83,6 +84,8 @@ def run(args: argparse.Namespace) -> int:
     )
     with silence_client_log():
         checks = preflight(config.client_config(), target, timeouts=INTERACTIVE_TIMEOUTS, thorough=True)
+    if args.spark_conf is not None:
+        checks = [_add_kafka_prefix(check) for check in checks]
     if report_path is not None:
         checks.append(_check_task_skew(report_path))
     failed_count = sum(check.outcome is Outcome.FAILED for check in checks)
@@ -107,24 +110,33 @@ def _load_producer_write(args: argparse.Namespace) -> _PlannedWrite:
 def _load_spark_write(args: argparse.Namespace) -> _PlannedWrite:
     """Return the write of the Spark job that the file in `--spark-conf` describes.
 
-    `-X` and `--bootstrap-server` override options in the file.
+    `-X`, whose names may have the prefix `kafka.`, and `--bootstrap-server` override options in the file.
     """
     if args.command_config is not None:
         raise ConfigurationError("--command-config and --spark-conf cannot be used together")
     try:
         from spark_kafka_sink.spark.checks import build_write_target
         from spark_kafka_sink.spark.constants import CONCURRENT_TASKS_OPTION
+        from spark_kafka_sink.spark.options.names import KAFKA_PREFIX
         from spark_kafka_sink.spark.options.parse import parse_options
     except ImportError as error:
         raise ConfigurationError(f"--spark-conf: {error}") from error
     options = dict(_parse_spark_conf(read_text_file(args.spark_conf, "--spark-conf")))
-    options.update({f"kafka.{name}": value for name, value in parse_properties(args.options, "-X").items()})
+    for name, value in parse_option_arguments(args.options).items():
+        options[KAFKA_PREFIX + name.removeprefix(KAFKA_PREFIX)] = value
     if args.bootstrap_server:
-        options[f"kafka.{BOOTSTRAP_SERVERS_OPTION}"] = args.bootstrap_server
+        options[KAFKA_PREFIX + BOOTSTRAP_SERVERS_OPTION] = args.bootstrap_server
     # In a job, the methods that `register` installs set the number of concurrent tasks. Set any value here, because
     # some options are rejected without one.
     sink_options = parse_options({**options, CONCURRENT_TASKS_OPTION: "1"})
     return _PlannedWrite(sink_options.producer_config(), build_write_target(sink_options), sink_options.report_path)
+
+
+def _add_kafka_prefix(check: CheckResult) -> CheckResult:
+    """Add the prefix `kafka.` to the option names in a check, because the user's file has it."""
+    from spark_kafka_sink.spark.options.names import add_kafka_prefix
+
+    return replace(check, detail=add_kafka_prefix(check.detail), remedy=add_kafka_prefix(check.remedy))
 
 
 def _check_task_skew(report_path: str) -> CheckResult:

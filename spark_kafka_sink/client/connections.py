@@ -31,7 +31,7 @@ from spark_kafka_sink.client.versions import (
     has_routing_check,
     select_newest_features,
 )
-from spark_kafka_sink.errors import AuthenticationError, NetworkError
+from spark_kafka_sink.errors import AuthenticationError, DecodeError, NetworkError
 from spark_kafka_sink.network.channel import ChannelState, ChannelStateKind
 from spark_kafka_sink.network.selector import Selector
 from spark_kafka_sink.network.system import SocketAddress, System
@@ -234,7 +234,9 @@ class Connections:
             return ConnectionLoss(detail, address, authentication_error=error)
         if final_state.kind is ChannelStateKind.EXPIRED:  # the client has closed the idle connection
             return ConnectionLoss(detail, address, is_expected=True)
-        if final_state.kind is ChannelStateKind.AUTHENTICATE:
+        if isinstance(error, DecodeError):
+            pass  # the error itself says what the peer sent instead of a response
+        elif final_state.kind is ChannelStateKind.AUTHENTICATE:
             detail += " (during the TLS or SASL handshake: check security.protocol)"
         elif node_id not in self.api_versions and final_state.kind is ChannelStateKind.READY:
             # A TLS listener, for example, closes the connection when it receives an unencrypted request.

@@ -88,11 +88,8 @@ def _evaluate_idempotent_write(exchange: Exchange[InitProducerIdResponse]) -> Ch
         return CheckResult(IDEMPOTENT_WRITE, Outcome.PASSED, "the broker allocated a producer id")
     error = lookup_error_code(code)
     if code == error_codes.CLUSTER_AUTHORIZATION_FAILED:
-        remedy = (
-            "Grant this user the Write permission on the topic (before Kafka 2.8, IdempotentWrite on the cluster), or "
-            "set enable.idempotence=false and accept duplicates."
-        )
-        return CheckResult(IDEMPOTENT_WRITE, Outcome.FAILED, f"this user is not authorized ({error.name})", remedy)
+        detail = f"this user is not authorized ({error.name})"
+        return CheckResult(IDEMPOTENT_WRITE, Outcome.FAILED, detail, error.advice)
     outcome = Outcome.WARNING if error.retriable else Outcome.FAILED
     return CheckResult(IDEMPOTENT_WRITE, outcome, error.name, error.advice)
 

@@ -39,6 +39,7 @@ from spark_kafka_sink.protocol.acl_operation import AclOperation
 from spark_kafka_sink.protocol.error_codes import lookup_error_code
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponseTopic
+from spark_kafka_sink.protocol.topic_names import TOPIC_NAME_RULE
 
 # Names of checks.
 NAME_RESOLUTION = "names"
@@ -72,6 +73,17 @@ _AUTHENTICATION_REMEDIES = {
         "of the brokers."
     ),
 }
+
+_CLOSED_CONNECTION_REMEDY = (
+    "If the broker closed the connection, its listener may expect another security.protocol: SASL or TLS."
+)
+_UNRESPONSIVE_BROKER_REMEDY = "Check the log and the load of the broker, and of any proxy in front of it."
+
+_AUTO_CREATION_NOTE = (
+    " Brokers create missing topics only if auto.create.topics.enable is true, and only for users with the Create "
+    "permission."
+)
+"""An addition to the remedy of a missing topic. Metadata requests of readers never create topics."""
 
 _ACCESS_TEXTS = {
     AclOperation.READ: "read the topic",
@@ -184,8 +196,11 @@ def _check_metadata(probe: Probe, no_response_text: str) -> CheckResult:
         return CheckResult(METADATA, Outcome.PASSED, detail)
     if not probe.connected_nodes:
         return CheckResult(METADATA, Outcome.SKIPPED, "no connection")
-    remedy = "If the broker closed the connection, its listener may expect another security.protocol: SASL or TLS."
-    return CheckResult(METADATA, Outcome.FAILED, probe.metadata_failure or no_response_text, remedy)
+    failure = probe.metadata_failure
+    losses = (probe.client.connection_losses.get(node_id) for node_id in probe.connected_nodes)
+    has_timed_out = not failure or any(loss is not None and loss.timed_out for loss in losses)
+    remedy = _UNRESPONSIVE_BROKER_REMEDY if has_timed_out else _CLOSED_CONNECTION_REMEDY
+    return CheckResult(METADATA, Outcome.FAILED, failure or no_response_text, remedy)
 
 
 def _check_versions(probe: Probe) -> list[CheckResult]:
@@ -310,11 +325,9 @@ def _build_topic_error_check(name: str, code: int, operation: AclOperation) -> C
 
     `operation`: what the user needs permission for.
     """
+    is_write = operation is AclOperation.WRITE
     if code in error_codes.UNKNOWN_TOPIC_ERRORS:
-        remedy = (
-            "Correct the name or create the topic. Brokers create missing topics only if auto.create.topics.enable is "
-            "true, and only for users with the Create permission."
-        )
+        remedy = f"Correct the name or create the topic.{_AUTO_CREATION_NOTE if is_write else ''}"
         return CheckResult(name, Outcome.FAILED, _DOES_NOT_EXIST_DETAIL, remedy)
     if code == error_codes.TOPIC_AUTHORIZATION_FAILED:
         remedy = (
@@ -326,7 +339,9 @@ def _build_topic_error_check(name: str, code: int, operation: AclOperation) -> C
         return CheckResult(name, Outcome.FAILED, detail, remedy)
     error = lookup_error_code(code)
     outcome = Outcome.WARNING if error.retriable else Outcome.FAILED
-    return CheckResult(name, outcome, error.name, error.advice)
+    is_invalid_name = code == error_codes.INVALID_TOPIC_EXCEPTION and not is_write  # the code's advice is for writes
+    remedy = f"A topic name consists of {TOPIC_NAME_RULE}." if is_invalid_name else error.advice
+    return CheckResult(name, outcome, error.name, remedy)
 
 
 def _check_partition_leaders(name: str, topic: MetadataResponseTopic, broker_ids: Iterable[int]) -> CheckResult:

@@ -222,8 +222,9 @@ CLUSTER_AUTHORIZATION_FAILED = _define_error(
     31,
     "CLUSTER_AUTHORIZATION_FAILED",
     FATAL,
-    "Grant this user the IdempotentWrite permission on the cluster (before Kafka 2.8), or set "
-    "enable.idempotence=false.",
+    # KIP-679: from Kafka 2.8 on, a user who may write to any topic may also obtain a producer id.
+    "Grant this user the Write permission on the topic (before Kafka 2.8, IdempotentWrite on the cluster), or set "
+    "enable.idempotence=false and accept duplicates.",
 )
 INVALID_TIMESTAMP = _define_error(
     32,

@@ -114,6 +114,33 @@ def test_accepts_options_of_spark_job(capsys: Output, bootstrap: str, tmp_path: 
     assert "topic t" in checks
 
 
+def test_checks_of_spark_job_name_options_with_prefix(capsys: Output, bootstrap: str, tmp_path: Path) -> None:
+    pytest.importorskip("pyspark")
+    conf = tmp_path / "options"
+    conf.write_text(f"kafka.bootstrap.servers={bootstrap}\ntopic=t\nkafka.max.request.size=9000000\n")
+    _, checks = doctor_json(capsys, "--spark-conf", str(conf))
+    assert checks["largest message of t"]["detail"].endswith(", and kafka.max.request.size is 9000000")
+    assert checks["largest message of t"]["remedy"].endswith(" or decrease kafka.max.request.size.")
+    conf.write_text(
+        f"kafka.bootstrap.servers={bootstrap}\nkafka.security.protocol=SSL\nkafka.ssl.truststore.type=PEM\n"
+        "kafka.ssl.truststore.location=/nope.pem\n"
+    )
+    status, checks = doctor_json(capsys, "--spark-conf", str(conf))
+    assert status == 1
+    assert checks["security"]["detail"].startswith("kafka.ssl.truststore.location is /nope.pem, which cannot be read")
+
+
+@pytest.mark.parametrize("name", ["max.request.size", "kafka.max.request.size"])
+def test_option_argument_overrides_spark_conf_with_or_without_prefix(
+    capsys: Output, bootstrap: str, tmp_path: Path, name: str
+) -> None:
+    pytest.importorskip("pyspark")
+    conf = tmp_path / "options"
+    conf.write_text(f"kafka.bootstrap.servers={bootstrap}\ntopic=t\nkafka.max.request.size=9000000\n")
+    status, checks = doctor_json(capsys, "--spark-conf", str(conf), "-X", f"{name}=1000")
+    assert (status, checks["largest message of t"]["outcome"]) == (0, "passed")
+
+
 def test_option_that_is_null_is_not_set(capsys: Output, bootstrap: str, tmp_path: Path) -> None:
     pytest.importorskip("pyspark")
     conf = tmp_path / "options"

@@ -65,6 +65,34 @@ def test_error_becomes_exit_status_and_message(
     assert capsys.readouterr().err == message
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["cat"], ["cat", "t", "--nope"], ["cat", "t", "--format", "csv"], ["cat", "t", "--max-messages", "abc"]],
+)
+def test_unparsable_command_line_exits_with_status_2_and_usage(
+    capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(arguments)
+    assert capsys.readouterr().err.startswith("usage: pykafka")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["cat", "t"],
+        ["cat", "t", "--bootstrap-server", "a:1", "--max-messages", "-1"],
+        ["cat", "t", "--bootstrap-server", "a:1", "-X", "request.timeout.ms=abc"],
+        ["transactions", "finish", "--bootstrap-server", "a:1"],
+    ],
+)
+def test_invalid_value_that_parser_accepts_exits_with_status_1(
+    capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    assert main(arguments) == 1
+    assert capsys.readouterr().err.startswith("pykafka: ")
+
+
 def test_parser_imports_neither_pyarrow_nor_spark() -> None:
     code = "import sys, spark_kafka_sink.cli; sys.exit(bool({'pyarrow', 'pyspark', 'numpy'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

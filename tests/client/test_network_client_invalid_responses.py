@@ -55,6 +55,15 @@ class MalformedPeer(Peer):
         self._send(connection, data)
 
 
+def test_does_not_suggest_another_protocol_when_peer_speaks_http() -> None:
+    rig = Rig(1)
+    rig.system.listen("b0", 9092, MalformedPeer(send_http))
+    rig.pass_time(3_000)
+    failure = rig.metadata.describe_connection_failures()
+    assert "not Kafka's protocol: an HTTP server responded: this is not the port of a Kafka listener" in failure
+    assert "security.protocol" not in failure
+
+
 @pytest.mark.parametrize("send_malformed", [send_http, send_negative_size, send_huge_size, send_short_frame])
 def test_malformed_bytes_only_close_connection(
     send_malformed: Callable[[FakeConnection, bytes], None],

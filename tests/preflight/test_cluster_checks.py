@@ -60,7 +60,7 @@ def test_checks_change_nothing_in_the_cluster() -> None:
             error_codes.CLUSTER_AUTHORIZATION_FAILED,
             IDEMPOTENT_WRITE,
             Outcome.FAILED,
-            "IdempotentWrite",
+            "this user is not authorized (CLUSTER_AUTHORIZATION_FAILED). Grant this user the Write permission on the",
         ),
         (ApiKey.INIT_PRODUCER_ID, error_codes.COORDINATOR_LOAD_IN_PROGRESS, IDEMPOTENT_WRITE, Outcome.WARNING, ""),
         (

@@ -25,7 +25,9 @@ from spark_kafka_sink.protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 from spark_kafka_sink.protocol.schema import VersionRange
+from spark_kafka_sink.protocol.topic_names import TOPIC_NAME_RULE
 from spark_kafka_sink.testing import ListenerSecurity, embedded_broker
+from tests.fake_system import FakeSystem
 from tests.preflight.preflight_cases import (
     SECRET,
     build_error_message,
@@ -35,6 +37,7 @@ from tests.preflight.preflight_cases import (
     run_checks,
     run_interactive_checks,
 )
+from tests.simulated_cluster import SimulatedCluster
 
 
 def test_names_option_of_missing_dead_letter_topic() -> None:
@@ -110,12 +113,29 @@ def test_warns_of_partition_without_leader() -> None:
     assert build_preflight_error(checks.values()) is None
 
 
-def test_missing_metadata_response_fails_metadata_check() -> None:
-    cluster = create_cluster()
+@pytest.mark.parametrize(
+    ("latency_ms", "detail"),
+    [
+        pytest.param(20, "no response within 5 s", id="time limit of the checks"),
+        pytest.param(0, "bootstrap server broker0:9092 did not respond within 5 s", id="timeout of the request"),
+    ],
+)
+def test_missing_metadata_response_fails_metadata_check(latency_ms: float, detail: str) -> None:
+    cluster = SimulatedCluster(FakeSystem(latency_ms=latency_ms), topics={"t": 1})
     cluster.control.when(api=ApiKey.METADATA, times=None).never_respond()
     checks = run_checks(cluster, "t")
     assert collect_outcomes(checks)["metadata"] == "failed"
     assert collect_outcomes(checks)["topic t"] == "skipped"
+    assert checks["metadata"].detail == detail
+    assert checks["metadata"].remedy == "Check the log and the load of the broker, and of any proxy in front of it."
+
+
+def test_metadata_request_that_closes_connection_suggests_another_protocol() -> None:
+    cluster = create_cluster()
+    cluster.control.when(api=ApiKey.METADATA, times=None).drop()
+    check = run_checks(cluster, "t")["metadata"]
+    assert check.outcome is Outcome.FAILED
+    assert check.remedy.endswith("its listener may expect another security.protocol: SASL or TLS.")
 
 
 def test_missing_topic_that_the_writer_creates_passes() -> None:
@@ -138,6 +158,17 @@ def test_topic_error_is_only_a_warning_if_it_is_retriable(code: int, outcome: Ou
     check = check_topic_metadata(MetadataResponseTopic(error_code=code, name="t"), [], AclOperation.WRITE)
     error = error_codes.lookup_error_code(code)
     assert (check.outcome, check.detail, check.remedy) == (outcome, error.name, error.advice)
+
+
+@pytest.mark.parametrize("operation", [AclOperation.READ, AclOperation.DESCRIBE])
+def test_remedies_for_reading_mention_neither_automatic_creation_nor_writing(operation: AclOperation) -> None:
+    missing_topic = MetadataResponseTopic(error_code=error_codes.UNKNOWN_TOPIC_OR_PARTITION, name="t")
+    assert check_topic_metadata(missing_topic, [], operation).remedy == "Correct the name or create the topic."
+    assert "auto.create.topics.enable" in check_topic_metadata(missing_topic, [], AclOperation.WRITE).remedy
+    invalid_topic = MetadataResponseTopic(error_code=error_codes.INVALID_TOPIC_EXCEPTION, name="a b")
+    check = check_topic_metadata(invalid_topic, [], operation)
+    assert (check.outcome, check.detail) == (Outcome.FAILED, "INVALID_TOPIC_EXCEPTION")
+    assert check.remedy == f"A topic name consists of {TOPIC_NAME_RULE}."
 
 
 @pytest.mark.parametrize(

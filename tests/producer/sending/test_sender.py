@@ -192,7 +192,8 @@ def test_records_fail_until_idempotent_write_is_authorized() -> None:
     for value in (b"1", b"2"):
         error = send_each(producer, value)[0]
         assert isinstance(error, AuthorizationError)
-        assert "IdempotentWrite" in str(error)
+        permissions = "the Write permission on the topic (before Kafka 2.8, IdempotentWrite on the cluster)"
+        assert f"Grant this user {permissions}" in str(error)
     assert cluster.system.now() - started < 3000
     rule.remove()
     assert send_each(producer, b"3", b"4") == [None, None]
