@@ -204,10 +204,7 @@ def read_reports(path: str, max_reports: int | None = None) -> list[WriteReport]
     with _explain_errors(path, "cannot be read"):
         # A directory has one report per file, but a file may have any number of lines, so keep only the last lines.
         lines = deque(_read_lines(path, max_reports), maxlen=max_reports)
-    try:
-        return [parse_report(line) for line in lines]
-    except ConfigurationError as error:
-        raise ConfigurationError(f"{strip_query(path)}: {error}") from error
+    return [_parse_line(f"{strip_query(path)}, {position}", line) for position, line in lines]
 
 
 def find_report(path: str, batch: str) -> WriteReport | None:
@@ -233,8 +230,11 @@ def _to_file_name_part(batch: str) -> str:
     return re.sub(r"[^\w.-]+", "-", batch)[:_MAX_BATCH_LENGTH]
 
 
-def _read_lines(path: str, max_files: int | None) -> Iterator[str]:
-    """Yield the lines of a file, or of the latest `max_files` files in a directory."""
+def _read_lines(path: str, max_files: int | None) -> Iterator[tuple[str, str]]:
+    """Yield the lines of a file, or of the latest `max_files` files in a directory.
+
+    Each line follows its position, such as "line 3", or "<file name>, line 1" in a directory.
+    """
     from pyarrow.fs import FileType
 
     file_system, path_in_system = _open_file_system(path)
@@ -244,12 +244,24 @@ def _read_lines(path: str, max_files: int | None) -> Iterator[str]:
     if file_info.type == FileType.Unknown:
         raise OSError("the path is neither a file nor a directory")
     file_paths = [path_in_system]
-    if file_info.type == FileType.Directory:
+    is_directory = file_info.type == FileType.Directory
+    if is_directory:
         file_paths = _list_files(file_system, path_in_system, ".json")
         if max_files is not None:
             file_paths = file_paths[-max_files:]
     for file_path in file_paths:
-        yield from (line for line in _read_text(file_system, file_path).split("\n") if line.strip())
+        prefix = f"{sanitize(os.path.basename(file_path))}, " if is_directory else ""
+        for number, line in enumerate(_read_text(file_system, file_path).split("\n"), start=1):
+            if line.strip():
+                yield f"{prefix}line {number}", line
+
+
+def _parse_line(location: str, line: str) -> WriteReport:
+    """Parse a line. Raise ConfigurationError with the location of the line if it is not a report."""
+    try:
+        return parse_report(line)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{location}: {error}") from error
 
 
 def _read_text(file_system: FileSystem, path_in_system: str) -> str:

@@ -176,6 +176,22 @@ def test_reading_missing_path_fails(tmp_path: Path) -> None:
         read_reports(str(tmp_path / "missing"))
 
 
+def test_error_names_position_of_line_that_is_not_a_report(tmp_path: Path) -> None:
+    path = tmp_path / "reports.jsonl"
+    save(str(path))
+    path.write_text(path.read_text() + "\npassword=hush\n")
+    with pytest.raises(ConfigurationError, match=f"^{path}, line 3: this is not a write report") as caught:
+        read_reports(str(path))
+    assert "hush" not in str(caught.value)
+
+
+def test_error_names_file_that_is_not_a_report(tmp_path: Path) -> None:
+    save(f"{tmp_path}/")
+    (tmp_path / "settings.json").write_text("{")
+    with pytest.raises(ConfigurationError, match=f"^{tmp_path}, settings.json, line 1: this is not a write report"):
+        read_reports(str(tmp_path))
+
+
 def test_error_without_hadoop_lists_requirements(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("JAVA_HOME", "HADOOP_HOME", "ARROW_LIBHDFS_DIR"):
         monkeypatch.delenv(name, raising=False)
