@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from spark_kafka_sink.reports import text_report
     from spark_kafka_sink.reports.html_page import render_page
-    from spark_kafka_sink.reports.store import read_reports
+    from spark_kafka_sink.reports.store import read_reports, strip_query
     from spark_kafka_sink.reports.write_report import get_query_id
 
     if args.last < 1:
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
         print(line)
     if args.html is not None:
         try:
-            args.html.write_text(render_page(reports, args.report_path), encoding="utf-8")
+            args.html.write_text(render_page(reports, strip_query(args.report_path)), encoding="utf-8")
         except OSError as error:
             raise ConfigurationError(f"--html: {args.html} cannot be written: {error.strerror}") from error
         print(f"\nWrote {args.html}.")

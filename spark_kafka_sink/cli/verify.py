@@ -53,7 +53,7 @@ class _VerifiedPartition(NamedTuple):
 
 
 def run(args: argparse.Namespace) -> int:
-    from spark_kafka_sink.reports.store import read_reports
+    from spark_kafka_sink.reports.store import read_reports, strip_query
     from spark_kafka_sink.reports.write_report import get_query_id, merge_report_ranges
 
     if args.last is not None and args.last < 1:
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     reports = [report for report in read_reports(args.report_path) if args.job in (None, get_query_id(report))]
     ranges_by_topic = merge_report_ranges(reports[-args.last :] if args.last else reports)
     if not ranges_by_topic:
-        raise ConfigurationError(f"{args.report_path}: no report of a write with rows")
+        raise ConfigurationError(f"{strip_query(args.report_path)}: no report of a write with rows")
     config = build_reader_config(parse_client_options(args))
     check_topics_readable(config, *ranges_by_topic)
     verified_partitions: list[_VerifiedPartition] = []

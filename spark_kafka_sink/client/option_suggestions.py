@@ -59,7 +59,8 @@ LIBRDKAFKA_OPTIONS: dict[str, str] = {
     "sasl.oauthbearer.client.id": "{sasl.oauthbearer.client.credentials.client.id}",
     "sasl.oauthbearer.client.secret": "{sasl.oauthbearer.client.credentials.client.secret}",
     "sasl.oauthbearer.assertion.jwt.template.file": "{sasl.oauthbearer.assertion.template.file}",
-    "sasl.oauthbearer.assertion.private.key.pem": "{sasl.oauthbearer.assertion.private.key.file}",
+    "sasl.oauthbearer.assertion.private.key.pem": "{sasl.oauthbearer.assertion.private.key.file}, the path of a file "
+    "with the key",
     "sasl.oauthbearer.grant.type": "{sasl.oauthbearer.jwt.retriever.class}, for the grant jwt-bearer "
     "org.apache.kafka.common.security.oauthbearer.JwtBearerJwtRetriever",
     "sasl.oauthbearer.method": "not needed: {sasl.oauthbearer.token.endpoint.url} selects the method",

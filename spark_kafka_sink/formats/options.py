@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from spark_kafka_sink.client.option_parsing import ParsedOptions, build_choice_parser, parse_optional_text, parse_text
+from spark_kafka_sink.diagnostics.text import describe_unreadable_file
 from spark_kafka_sink.errors import option_placeholder
 from spark_kafka_sink.formats.format_builders import (
     DESCRIPTOR_FORMATS,
@@ -219,12 +220,8 @@ def _parse_schema_options(parsed_options: ParsedOptions, names: PartOptionNames,
             schema_text = base64.b64encode(schema_bytes).decode() if is_binary else schema_bytes.decode()
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
-            parsed_options.faults.add(
-                names.schema_file,
-                "is {path}, which cannot be read on the driver: {reason}.",
-                path=path,
-                reason=reason,
-            )
+            problem = describe_unreadable_file(path, reason, "the driver")
+            parsed_options.faults.add(names.schema_file, "{problem}.", problem=problem)
     return SchemaSpec(schema_text, schema_name)
 
 

@@ -162,9 +162,19 @@ def validate_headers(topic: str, headers: object) -> Headers:
         if not _is_header(header):
             raise InvalidRecordError(
                 f"{format_partition(topic)}: a header must be a tuple of a str and bytes (or None), not "
-                f"{header!r:.100}."
+                f"{_describe_header(header)}."
             )
     return header_tuple
+
+
+def _describe_header(header: object) -> str:
+    """Describe an invalid header by its types, because header values may be secrets."""
+    if not isinstance(header, tuple):
+        return type(header).__name__
+    if len(header) == 2 and isinstance(header[0], str) and not _can_encode_as_utf8(header[0]):
+        return f"one with the name {header[0]!r:.100}, which cannot be encoded as UTF-8"
+    types = ", ".join(type(field).__name__ for field in header)
+    return f"({types:.100})"
 
 
 def _is_header(header: object) -> bool:

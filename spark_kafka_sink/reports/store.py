@@ -9,6 +9,8 @@ start with the write's start time, so alphabetical order is chronological.
     dbfs:/reports, /dbfs/reports, /Volumes/a/b/c         a directory in a Databricks mount
     s3://bucket/reports, also s3a: and s3n:              a directory, also in hdfs:, viewfs:, gs:, abfs: and abfss:
 
+The path must not contain credentials, because Spark shows options in its plans and its UI.
+
 pyarrow.fs is imported inside the functions, because it loads clients of S3 and HDFS that most writes do not need.
 """
 
@@ -18,9 +20,12 @@ import os
 import re
 from collections import deque
 from collections.abc import Iterator
+from contextlib import contextmanager
 from io import RawIOBase
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import pyarrow as pa
 
 from spark_kafka_sink.diagnostics.text import sanitize
 from spark_kafka_sink.errors import ConfigurationError
@@ -58,6 +63,32 @@ _REMEDIES = {
 }
 """Remedy for a failed read or write, by Arrow's URI scheme."""
 _REMEDIES |= {"viewfs": _REMEDIES["hdfs"], "abfss": _REMEDIES["abfs"]}
+_QUERY_PARAMETERS = {
+    "s3": (
+        "region",
+        "endpoint_override",
+        "scheme",
+        "allow_bucket_creation",
+        "allow_bucket_deletion",
+        "allow_delayed_open",
+        "smart_defaults",
+        "tls_ca_dir_path",
+        "tls_ca_file_path",
+        "tls_verify_certificates",
+    ),
+    "hdfs": ("user", "replication", "buffer_size", "default_block_size", "kerb_ticket"),
+    "gs": ("endpoint_override", "scheme", "project_id", "retry_limit_seconds"),
+    "abfs": (
+        "blob_storage_authority",
+        "dfs_storage_authority",
+        "enable_tls",
+        "credential_kind",
+        "client_id",
+        "background_writes",
+    ),
+}
+"""Arrow's query parameters that contain no credentials, by its URI scheme."""
+_QUERY_PARAMETERS |= {"viewfs": _QUERY_PARAMETERS["hdfs"], "abfss": _QUERY_PARAMETERS["abfs"]}
 _SUPPORTED_PATHS_TEXT = (
     "a path on the driver's machine, or one that starts with file:, dbfs:, s3: (also s3a:, s3n:), hdfs:, viewfs:, gs:, "
     "abfs: or abfss:"
@@ -75,20 +106,37 @@ _MAX_SEARCHED_BYTES = 4 << 20
 def find_path_error(path: str) -> str | None:
     """Explain why reports cannot be stored at this path, or return None if the path is valid.
 
-    The explanation starts in lower case, so that it can follow a prefix.
+    The explanation starts in lower case, so that it can follow a prefix. It does not show the path, which may contain
+    credentials.
     """
-    scheme = _parse_scheme(path)
+    try:
+        scheme = _parse_scheme(path)
+        url = urlsplit(path)
+        if scheme in _ARROW_SCHEMES:
+            _ = url.port
+    except ValueError:
+        # A password with a slash or a bracket that is not percent-encoded also has this effect.
+        return "its host or its port is invalid. Correct the path, and remove the password if it contains one."
     if scheme not in _LOCAL_SCHEMES and scheme not in _ARROW_SCHEMES:
         return f"{scheme}: paths are not supported for reports. Use {_SUPPORTED_PATHS_TEXT}."
-    url = urlsplit(path)
-    if scheme in _ARROW_SCHEMES and url.password is not None:
-        return f"the path contains a password. {_REMEDIES[_ARROW_SCHEMES[scheme]]}"
+    if scheme in _ARROW_SCHEMES:
+        arrow_scheme = _ARROW_SCHEMES[scheme]
+        if url.password is not None:
+            return f"the path contains a password. {_REMEDIES[arrow_scheme]}"
+        parameters = _QUERY_PARAMETERS[arrow_scheme]
+        if not {name for name, _ in parse_qsl(url.query, keep_blank_values=True)} <= {*parameters}:
+            return f"its query may only contain {', '.join(parameters)}, and no credentials. {_REMEDIES[arrow_scheme]}"
     # In a path without a scheme, `?` and `#` are ordinary characters.
     is_local_uri = scheme != "" and scheme in _LOCAL_SCHEMES
     has_host = url.netloc not in ("", "localhost")
     if is_local_uri and (has_host or url.query or url.fragment):
         return f"a {scheme}: path must not include a host, and must encode '?' and '#' as %3F and %23."
     return None
+
+
+def strip_query(path: str) -> str:
+    """Return the path as messages show it: without the query of a URI."""
+    return re.split("[?#]", path, maxsplit=1)[0] if _parse_scheme(path) in _ARROW_SCHEMES else path
 
 
 def ensure_writable(path: str) -> None:
@@ -102,19 +150,17 @@ def ensure_writable(path: str) -> None:
     if local_path is not None and not _is_directory(local_path):
         _ensure_appendable(path, local_path)
         return
-    try:
+    with _explain_errors(path, "cannot be written"):
         file_system, directory = _open_file_system(path)
         file_system.create_dir(directory, recursive=True)
         if local_path is not None and not os.access(directory, os.W_OK):
             raise PermissionError("the directory is not writable")
-    except (OSError, ValueError, NotImplementedError) as error:
-        raise _build_error(path, "cannot be written", error) from error
 
 
 def save_report(path: str, report: WriteReport) -> None:
     """Append the report to the file at the path, or save it as a new file if the path is a directory.
 
-    Raise OSError, ValueError or NotImplementedError if the report cannot be saved.
+    If the report cannot be saved, raise ConfigurationError for a remote path, and OSError for any other path.
     """
     line = report.to_json().encode() + b"\n"
     local_path = _find_local_path(path)
@@ -123,14 +169,16 @@ def save_report(path: str, report: WriteReport) -> None:
             # Write the line with a single call, so that several streams can share the file.
             file.write(line)
         return
-    file_system, directory = _open_file_system(path)
-    file_path = f"{directory}/{build_file_name(report)}"
+    file_name = build_file_name(report)
     if local_path is not None:
+        _, directory = _open_file_system(path)
         # Unlike Arrow, create the file so that only its owner can read it.
-        with _open_private_file(file_path, os.O_TRUNC) as file:
+        with _open_private_file(f"{directory}/{file_name}", os.O_TRUNC) as file:
             file.write(line)
-    else:
-        with file_system.open_output_stream(file_path) as stream:
+        return
+    with _explain_errors(path, "cannot be written"):
+        file_system, directory = _open_file_system(path)
+        with file_system.open_output_stream(f"{directory}/{file_name}") as stream:
             stream.write(line)
 
 
@@ -152,17 +200,11 @@ def read_reports(path: str, max_reports: int | None = None) -> list[WriteReport]
     """
     path_error = find_path_error(path)
     if path_error is not None:
-        # Do not show a path that contains a password.
-        raise ConfigurationError(path_error if urlsplit(path).password else f"{path}: {path_error}")
-    try:
+        raise ConfigurationError(f"The path cannot be used: {path_error}")
+    with _explain_errors(path, "cannot be read"):
         # A directory has one report per file, but a file may have any number of lines, so keep only the last lines.
         lines = deque(_read_lines(path, max_reports), maxlen=max_reports)
-    except (OSError, ValueError, NotImplementedError) as error:
-        raise _build_error(path, "cannot be read", error) from error
-    try:
-        return [parse_report(line) for line in lines]
-    except ConfigurationError as error:
-        raise ConfigurationError(f"{path}: {error}") from error
+    return [_parse_line(f"{strip_query(path)}, {position}", line) for position, line in lines]
 
 
 def find_report(path: str, batch: str) -> WriteReport | None:
@@ -188,8 +230,11 @@ def _to_file_name_part(batch: str) -> str:
     return re.sub(r"[^\w.-]+", "-", batch)[:_MAX_BATCH_LENGTH]
 
 
-def _read_lines(path: str, max_files: int | None) -> Iterator[str]:
-    """Yield the lines of a file, or of the latest `max_files` files in a directory."""
+def _read_lines(path: str, max_files: int | None) -> Iterator[tuple[str, str]]:
+    """Yield the lines of a file, or of the latest `max_files` files in a directory.
+
+    Each line follows its position, such as "line 3", or "<file name>, line 1" in a directory.
+    """
     from pyarrow.fs import FileType
 
     file_system, path_in_system = _open_file_system(path)
@@ -199,12 +244,24 @@ def _read_lines(path: str, max_files: int | None) -> Iterator[str]:
     if file_info.type == FileType.Unknown:
         raise OSError("the path is neither a file nor a directory")
     file_paths = [path_in_system]
-    if file_info.type == FileType.Directory:
+    is_directory = file_info.type == FileType.Directory
+    if is_directory:
         file_paths = _list_files(file_system, path_in_system, ".json")
         if max_files is not None:
             file_paths = file_paths[-max_files:]
     for file_path in file_paths:
-        yield from (line for line in _read_text(file_system, file_path).split("\n") if line.strip())
+        prefix = f"{sanitize(os.path.basename(file_path))}, " if is_directory else ""
+        for number, line in enumerate(_read_text(file_system, file_path).split("\n"), start=1):
+            if line.strip():
+                yield f"{prefix}line {number}", line
+
+
+def _parse_line(location: str, line: str) -> WriteReport:
+    """Parse a line. Raise ConfigurationError with the location of the line if it is not a report."""
+    try:
+        return parse_report(line)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{location}: {error}") from error
 
 
 def _read_text(file_system: FileSystem, path_in_system: str) -> str:
@@ -288,8 +345,8 @@ def _ensure_appendable(path: str, local_path: str) -> None:
 def _open_file_system(path: str) -> tuple[FileSystem, str]:
     """Return the Arrow file system that holds `path`, and the path within it.
 
-    `path` must be one for which find_path_error returns None. Raise OSError, ValueError or NotImplementedError if the
-    file system is not available.
+    `path` must be one for which find_path_error returns None. Raise OSError, ValueError, NotImplementedError or
+    ArrowException if the file system is not available.
     """
     from pyarrow.fs import FileSystem, LocalFileSystem
 
@@ -304,6 +361,16 @@ def _open_file_system(path: str) -> tuple[FileSystem, str]:
     return file_system, path_in_system.rstrip("/")
 
 
+@contextmanager
+def _explain_errors(path: str, failure: str) -> Iterator[None]:
+    """Convert errors of Arrow's file systems to ConfigurationError. `failure`: see _build_error."""
+    try:
+        yield
+    # Azure's client raises a plain ArrowException without credentials.
+    except (OSError, ValueError, NotImplementedError, pa.ArrowException) as error:
+        raise _build_error(path, failure, error) from error
+
+
 def _build_error(path: str, failure: str, error: Exception) -> ConfigurationError:
     """Build an error with the reason and a remedy.
 
@@ -314,4 +381,4 @@ def _build_error(path: str, failure: str, error: Exception) -> ConfigurationErro
     lines = (line for line in str(error).splitlines() if not line.startswith("dlopen("))
     reason = sanitize(" ".join(lines))
     period = "" if reason.endswith(".") else "."
-    return ConfigurationError(f"{path} {failure}: {reason}{period} {remedy}".rstrip())
+    return ConfigurationError(f"{strip_query(path)} {failure}: {reason}{period} {remedy}".rstrip())

@@ -214,10 +214,9 @@ _COMPUTED_FIELDS = (
 """JSON fields that `parse_report` ignores, because WriteReport computes them from other fields."""
 
 _MAX_INTEGER = 1 << 63
-_MAX_LINE_CHARACTERS = 80
-"""Maximum length of the invalid line that an error shows."""
 _MAX_VALUE_CHARACTERS = 40
-"""Maximum length of the invalid value that an error shows."""
+"""Maximum length of the invalid number that an error shows."""
+_JSON_TYPE_NAMES: dict[type, str] = {str: "a string", list: "an array", dict: "an object"}
 _DIGEST_PATTERN = re.compile("[0-9a-f]{32}")
 _MAX_STARTED_MS = 253_402_300_799_999
 """Last millisecond of the year 9999, the latest time that datetime supports."""
@@ -226,7 +225,8 @@ _MAX_STARTED_MS = 253_402_300_799_999
 def parse_report(line: str) -> WriteReport:
     """Parse a report from JSON. Raise ConfigurationError if it is invalid.
 
-    Every field is checked, because the file may have been edited or written by another program.
+    Every field is checked, because the file may have been edited or written by another program. The error shows no text
+    from the line, which may contain secrets if the file is the wrong one.
     """
     try:
         document: dict[str, Any] = json.loads(line)
@@ -244,7 +244,7 @@ def parse_report(line: str) -> WriteReport:
         tasks = document.get("task_list", ())
         arguments["task_list"] = tuple(TaskSummary(**_require_valid_fields(TaskSummary, task)) for task in tasks)
         arguments["errors"] = {
-            _require_text("errors", name): _require_integer(name, count)
+            _require_text("errors", name): _require_integer("errors", count)
             for name, count in document.get("errors", {}).items()
         }
         report = WriteReport(**_require_valid_fields(WriteReport, arguments))
@@ -252,9 +252,7 @@ def parse_report(line: str) -> WriteReport:
             raise ValueError(f"started_ms is {report.started_ms}, which is out of range")
         return report
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ConfigurationError(
-            f"this is not a write report: {line[:_MAX_LINE_CHARACTERS]!r} ({_describe_error(error)})"
-        ) from error
+        raise ConfigurationError(f"this is not a write report ({_describe_error(error)})") from error
 
 
 def _parse_partitions(entries: Iterable[Any]) -> OffsetRanges:
@@ -297,7 +295,7 @@ def _range_to_json(offsets: OffsetRange) -> dict[str, Any]:
 def _parse_digest(value: object) -> int:
     text = _require_text("digest", value)
     if not _DIGEST_PATTERN.fullmatch(text):
-        raise ValueError(f"digest is {_describe_value(text)}, not 32 hexadecimal digits")
+        raise ValueError("digest is a string, but not 32 hexadecimal digits")
     return int(text, 16)
 
 
@@ -331,12 +329,15 @@ def _require_text(name: str, value: object) -> str:
 
 
 def _describe_value(value: object) -> str:
-    return sanitize(json.dumps(value), _MAX_VALUE_CHARACTERS)
+    """Describe a JSON value by its type, or show it if it is a number, a boolean or null."""
+    return _JSON_TYPE_NAMES.get(type(value)) or sanitize(json.dumps(value), _MAX_VALUE_CHARACTERS)
 
 
 def _describe_error(error: Exception) -> str:
     if isinstance(error, KeyError):
         return f"the field {error.args[0]} is missing"
+    if isinstance(error, json.JSONDecodeError):
+        return f"column {error.colno}: {error.msg}"
     return str(error) if isinstance(error, ValueError) else "its fields are not those of a write report"
 
 

@@ -69,7 +69,7 @@ def publish_report(options: SinkOptions, report: WriteReport) -> None:
         report = dataclasses.replace(report, started_ms=round(time.time() * 1000))
     path, topic, callback = options.report_path, options.report_topic, options.report_callback
     if path is not None:
-        _try_to_publish(lambda: store.save_report(path, report), f"stored in {path}")
+        _try_to_publish(lambda: store.save_report(path, report), f"stored in {store.strip_query(path)}")
     if topic is not None:
         _try_to_publish(lambda: _send_to_topic(options, topic, report), f"written to topic {topic}")
     if callback is not None:

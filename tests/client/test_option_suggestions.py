@@ -45,6 +45,11 @@ def test_spells_unknown_option_and_suggestion_like_the_user() -> None:
     assert in_spark == "kafka.lingr.ms is not an option of the Kafka producer. Did you mean kafka.linger.ms?"
 
 
+def test_suggests_file_in_place_of_private_key() -> None:
+    suggestion = suggest_option_name("sasl.oauthbearer.assertion.private.key.pem", KNOWN)
+    assert suggestion.endswith("{sasl.oauthbearer.assertion.private.key.file}, the path of a file with the key.")
+
+
 def test_suggests_complete_jaas_config() -> None:
     suggestion = suggest_option_name("sasl.username", KNOWN)
     assert 'org.apache.kafka.common.security.plain.PlainLoginModule required username="<user>"' in suggestion

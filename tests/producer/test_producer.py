@@ -9,6 +9,7 @@ import pickle
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from pickle import PicklingError
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -154,6 +155,22 @@ def test_wrong_types_and_values_raise_at_the_call(record: ProducerRecord) -> Non
     _, producer = simulated()
     with pytest.raises(InvalidRecordError):
         producer.send(record)
+
+
+@pytest.mark.parametrize(
+    ("header", "description"),
+    [
+        ((None, b"hush"), r"\(NoneType, bytes\)"),
+        (("h", {"hush": 1}), r"\(str, dict\)"),
+        ("hush", "str"),
+        (("\udcff", b"hush"), r"one with the name '\\udcff', which cannot be encoded as UTF-8"),
+    ],
+)
+def test_error_describes_invalid_header_without_its_value(header: Any, description: str) -> None:
+    _, producer = simulated()
+    with pytest.raises(InvalidRecordError, match=rf"a header must be a tuple .*, not {description}\.$") as caught:
+        producer.send("t", b"v", headers=[header])
+    assert "hush" not in str(caught.value)
 
 
 def test_a_call_without_rows_needs_no_broker_and_no_topic() -> None:

@@ -149,7 +149,7 @@ def test_rejects_invalid_header_added_by_serializer() -> None:
             return b""
 
     with pytest.raises(
-        InvalidRecordError, match=r"a header must be a tuple .* not .*text.* A serializer added this header"
+        InvalidRecordError, match=r"a header must be a tuple .* not \(str, str\)\. A serializer added this header"
     ):
         Serializers(value=InvalidHeaderSerializer()).serialize(ProducerRecord("t"))
 

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from unittest.mock import Mock, patch
 
+import pyarrow as pa
 import pytest
 
 from spark_kafka_sink.errors import ConfigurationError
@@ -32,9 +33,13 @@ def save_and_read_rows(path: str, *batch_ids: int) -> list[int]:
     return [report.rows for report in read_reports(path)]
 
 
-def fail_file_system(message: str) -> AbstractContextManager[object]:
+def fail_file_system(message: str, error_type: type[Exception] = OSError) -> AbstractContextManager[object]:
     """Make Arrow fail with this message for every file system."""
-    return patch("pyarrow.fs.FileSystem", Mock(from_uri=Mock(side_effect=OSError(message))))
+    return patch("pyarrow.fs.FileSystem", Mock(from_uri=Mock(side_effect=error_type(message))))
+
+
+def save(path: str) -> None:
+    save_report(path, make_report())
 
 
 def test_file_has_a_line_per_report(tmp_path: Path) -> None:
@@ -106,6 +111,46 @@ def test_rejects_password_in_path_without_repeating_it() -> None:
     assert "topsecret" not in path_error
 
 
+@pytest.mark.parametrize("path", ["s3a://AKIA:top/secret@bucket/reports", "s3a://AKIA:top[secret@bucket/reports"])
+def test_rejects_unencoded_password_in_path_without_repeating_it(path: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"its host or its port is invalid.*remove the password") as caught:
+        read_reports(path)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "s3a://bucket/reports?region=eu-west-1&secret_key=hush",
+        "s3://bucket/reports?hush",
+        "abfss://c@a.dfs.core.windows.net/reports?tenant_id=t&client_id=c&client_secret=hush",
+        "abfss://c@a.dfs.core.windows.net/reports?sv=2024&sig=hush",
+        "gs://bucket/reports?access_token=hush",
+        "hdfs://name:8020/reports?dfs.password=hush",
+    ],
+)
+def test_rejects_credentials_in_query_without_repeating_them(path: str) -> None:
+    path_error = find_path_error(path)
+    assert path_error is not None
+    assert "its query may only contain " in path_error
+    with pytest.raises(ConfigurationError, match="may only contain") as caught:
+        read_reports(path)
+    assert "hush" not in path_error + str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "s3a://bucket/reports?region=eu-west-1&endpoint_override=host:9000&scheme=http",
+        "abfs://c@a.dfs.core.windows.net/reports?credential_kind=environment",
+        "gs://bucket/reports?project_id=p",
+        "viewfs://cluster/reports?user=alice",
+    ],
+)
+def test_accepts_query_without_credentials(path: str) -> None:
+    assert find_path_error(path) is None
+
+
 def test_rejects_file_in_missing_folder_before_write(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"the directory .*/missing does not exist on the driver's machine"):
         ensure_writable(str(tmp_path / "missing" / "reports.jsonl"))
@@ -129,6 +174,22 @@ def test_rejects_folder_inside_a_file_before_write(tmp_path: Path) -> None:
 def test_reading_missing_path_fails(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="cannot be read: no such file or directory"):
         read_reports(str(tmp_path / "missing"))
+
+
+def test_error_names_position_of_line_that_is_not_a_report(tmp_path: Path) -> None:
+    path = tmp_path / "reports.jsonl"
+    save(str(path))
+    path.write_text(path.read_text() + "\npassword=hush\n")
+    with pytest.raises(ConfigurationError, match=f"^{path}, line 3: this is not a write report") as caught:
+        read_reports(str(path))
+    assert "hush" not in str(caught.value)
+
+
+def test_error_names_file_that_is_not_a_report(tmp_path: Path) -> None:
+    save(f"{tmp_path}/")
+    (tmp_path / "settings.json").write_text("{")
+    with pytest.raises(ConfigurationError, match=f"^{tmp_path}, settings.json, line 1: this is not a write report"):
+        read_reports(str(tmp_path))
 
 
 def test_error_without_hadoop_lists_requirements(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,6 +217,28 @@ def test_file_system_errors_are_one_line_of_bounded_length(operation: Callable[[
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 1000
     assert str(caught.value).endswith("&scheme=http.")
+
+
+@pytest.mark.parametrize("operation", [ensure_writable, save, read_reports])
+def test_file_system_errors_do_not_show_query(operation: Callable[[str], object]) -> None:
+    with (
+        fail_file_system("access denied"),
+        pytest.raises(ConfigurationError, match=r"^s3://bucket/reports cannot be .*: access denied") as caught,
+    ):
+        operation("s3://bucket/reports?endpoint_override=https://alice:hush@host")
+    assert "hush" not in str(caught.value)
+
+
+@pytest.mark.parametrize("operation", [ensure_writable, save, read_reports])
+def test_azure_error_without_credentials_has_remedy(operation: Callable[[str], object]) -> None:
+    """Azure's client raises an ArrowException, which is neither an OSError nor a ValueError."""
+    with (
+        fail_file_system("DefaultAzureCredential failed", pa.ArrowException),
+        pytest.raises(
+            ConfigurationError, match=r"DefaultAzureCredential failed\. The credentials are those of Azure's"
+        ),
+    ):
+        operation("abfss://c@a.dfs.core.windows.net/reports")
 
 
 @pytest.mark.parametrize("name", ["reports.jsonl", "folder/"])

@@ -56,9 +56,29 @@ def test_parses_report_of_older_version() -> None:
 
 
 @pytest.mark.parametrize("line", ["no json", "[]", "{}", '{"partitions": 3}', '{"partitions": [], "other": 1}'])
-def test_error_shows_line_that_is_not_a_report(line: str) -> None:
+def test_rejects_line_that_is_not_a_report(line: str) -> None:
     with pytest.raises(ConfigurationError, match="not a write report"):
         parse_report(line)
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("password=hush", "column 1: Expecting value"),
+        ('{"password" "hush"}', "column 13: Expecting ':' delimiter"),
+        ('{"partitions": [], "batch": ["hush"]}', "batch is an array, not a string"),
+        ('{"partitions": [], "errors": {"hush": "hush"}}', "errors is a string, not an integer in range"),
+        ('{"partitions": [], "rows": "hush"}', "rows is a string, not an integer in range"),
+        (
+            '{"partitions": [{"first_offset": 0, "last_offset": 0, "rows": 1, "digest": "hush"}]}',
+            "digest is a string, but not 32 hexadecimal digits",
+        ),
+    ],
+)
+def test_error_shows_kind_of_problem_without_text_of_the_line(line: str, problem: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(f"this is not a write report ({problem})")) as caught:
+        parse_report(line)
+    assert "hush" not in str(caught.value)
 
 
 def test_error_names_missing_field() -> None:
@@ -86,7 +106,7 @@ def test_merges_reports_of_micro_batches() -> None:
         ("partition", lambda plain, value: plain["partitions"][0].update(partition=value)),
         ("rows", lambda plain, value: plain["partitions"][0].update(rows=value)),
         ("bytes", lambda plain, value: plain["task_list"][0].update(bytes=value)),
-        ("RecordTooLargeError", lambda plain, value: plain["errors"].update(RecordTooLargeError=value)),
+        ("errors", lambda plain, value: plain["errors"].update(RecordTooLargeError=value)),
         ("latency_counts", lambda plain, value: plain.update(latency_counts=[[1.0, value]])),
     ],
 )

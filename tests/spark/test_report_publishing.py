@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock, patch
 
 import pytest
 from pyspark.sql.types import StringType, StructField, StructType
@@ -87,6 +88,15 @@ def test_write_succeeds_when_publishing_the_report_fails(
     assert f"The report could not be stored in {path}" in caplog.text
     assert "The report could not be passed to callbacks_of_a_job:fail" in caplog.text
     assert "the user's own" in caplog.text
+
+
+def test_log_of_failed_report_does_not_show_query(caplog: pytest.LogCaptureFixture) -> None:
+    options = sink_options(reportPath="s3://bucket/reports?endpoint_override=hush")
+    with patch("pyarrow.fs.FileSystem", Mock(from_uri=Mock(side_effect=OSError("access denied")))):
+        commit_and_report(options, [task()], "batch 12")
+    assert "The report could not be stored in s3://bucket/reports. The rows" in caplog.text
+    assert "s3://bucket/reports cannot be written: access denied. The credentials are those" in caplog.text
+    assert "hush" not in caplog.text
 
 
 def test_callback_that_calls_exit_does_not_fail_the_write(caplog: pytest.LogCaptureFixture) -> None:

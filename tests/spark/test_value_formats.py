@@ -132,6 +132,10 @@ def test_a_plan_can_be_pickled_to_the_tasks() -> None:
             {"valueFormat": "avro", "valueSchemaFile": "/dev/zero"},
             "Option 'valueSchemaFile' is /dev/zero, which cannot be read on the driver: it is a device, not a regular",
         ),
+        (
+            {"valueFormat": "avro", "valueSchemaFile": '{"type": "record"}'},
+            "Option 'valueSchemaFile' must be the path of a file, but contains the content itself.",
+        ),
         ({"valueFormat": "avro", "valueSchema": "[" * 5_000 + "]" * 5_000}, "is nested more than 400 levels deep."),
         ({"valueFormat": "avro", "valueSchema": "{}"}, "Option 'valueFormat' avro: the Avro schema must be a record"),
     ],

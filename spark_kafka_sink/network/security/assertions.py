@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any
 
-from spark_kafka_sink.diagnostics.text import sanitize
+from spark_kafka_sink.diagnostics.text import describe_unreadable_file, sanitize
 from spark_kafka_sink.errors import AuthenticationError
 from spark_kafka_sink.network.security_options import get_default
 from spark_kafka_sink.options.files import read_bounded_file
@@ -72,9 +72,7 @@ def read_token_file(path: str, option_name: str, now_s: float) -> str:
     try:
         text = read_bounded_file(path, _MAX_TOKEN_BYTES).decode("ascii").strip()
     except OSError as error:
-        raise AuthenticationError(
-            f"OAUTHBEARER: {option_name}: {sanitize(path)} cannot be read on this machine: {error.strerror or error}"
-        ) from None
+        raise _build_read_error(option_name, path, error) from None
     except UnicodeDecodeError:
         text = ""
     if text.count(".") != 2:  # the dots separate the header, the payload and the signature
@@ -139,15 +137,18 @@ def _read_template(config: AssertionConfig) -> dict[str, dict[str, Any]]:
     """
     if config.template_file is None:
         return {}
-    prefix = f"OAUTHBEARER: {_OPTION_PREFIX}.template.file: {sanitize(config.template_file)}"
+    option_name = f"{_OPTION_PREFIX}.template.file"
     try:
         template = json.loads(read_bounded_file(config.template_file))
     except OSError as error:
-        raise AuthenticationError(f"{prefix} cannot be read on this machine: {error.strerror or error}") from None
+        raise _build_read_error(option_name, config.template_file, error) from None
     except (ValueError, RecursionError):
         template = None
     if not isinstance(template, dict) or not all(isinstance(part, dict) for part in template.values()):
-        raise AuthenticationError(f'{prefix} must be JSON: {{"header": {{...}}, "payload": {{...}}}}')
+        raise AuthenticationError(
+            f"OAUTHBEARER: {option_name}: {sanitize(config.template_file)} must be JSON: "
+            '{"header": {...}, "payload": {...}}'
+        )
     return template
 
 
@@ -193,7 +194,7 @@ def _load_private_key(config: AssertionConfig) -> Any:
         passphrase = None if config.passphrase is None else config.passphrase.encode()
         return load_pem_private_key(read_bounded_file(config.key_file), passphrase)
     except OSError as error:
-        raise AuthenticationError(f"{prefix} cannot be read on this machine: {error.strerror or error}") from None
+        raise _build_read_error(f"{_OPTION_PREFIX}.private.key.file", config.key_file, error) from None
     except (ValueError, TypeError, UnsupportedAlgorithm):
         # The library's message may contain a part of the file, so it is not shown.
         raise AuthenticationError(
@@ -204,6 +205,12 @@ def _load_private_key(config: AssertionConfig) -> Any:
 def _describe_key_file(config: AssertionConfig) -> str:
     """Return the beginning of error messages about the key file."""
     return f"OAUTHBEARER: {_OPTION_PREFIX}.private.key.file: {sanitize(config.key_file or '')}"
+
+
+def _build_read_error(option_name: str, path: str, error: OSError) -> AuthenticationError:
+    return AuthenticationError(
+        f"OAUTHBEARER: {option_name} {describe_unreadable_file(path, error.strerror, 'this machine')}"
+    )
 
 
 def _encode_json(content: Mapping[str, Any]) -> str:

@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import IO
 
+from spark_kafka_sink.diagnostics.text import describe_unreadable_file
 from spark_kafka_sink.errors import ConfigurationError, OptionFault
 from spark_kafka_sink.network.security.keystores import Store, read_pem, read_store
 from spark_kafka_sink.options.files import read_bounded_file
@@ -62,10 +63,8 @@ class StoreConfig:
                 key_password=self.key_password,
             )
         except OSError as error:
-            values = {"file": self.store_path, "reason": error.strerror}
-            raise ConfigurationError(
-                OptionFault(option, "is {file}, which cannot be read: {reason}.", values)
-            ) from error
+            problem = describe_unreadable_file(self.store_path or "", error.strerror, "this machine")
+            raise ConfigurationError(OptionFault(option, "{problem}.", {"problem": problem})) from None
         except ConfigurationError as error:
             raise error.with_option(
                 option, "is {file}, which cannot be used: {problem}.", file=self.store_path or "PEM text"

@@ -240,7 +240,7 @@ def test_rejects_claims_that_are_not_json(provider: Provider, key_file: Path, tm
 @pytest.mark.parametrize(
     ("content", "options", "message"),
     [
-        (None, {}, "key.pem cannot be read on this machine: No such file"),
+        (None, {}, "key.pem, which cannot be read on this machine: No such file"),
         (b"hush-2", {}, "is not a private key in PEM"),
         (pem(RSA, "hush-3"), {}, "passphrase is wrong or missing"),
         (pem(RSA, "hush-3"), {"assertion_private_key_passphrase": "hush-4"}, "passphrase is wrong or missing"),
@@ -264,6 +264,23 @@ def test_rejects_unusable_key_without_showing_its_content(
     with pytest.raises(AuthenticationError, match=message) as caught:
         source(configured(provider, assertion_private_key_file=str(key_file), **options)).get_token()
     assert provider.requests == []
+    assert "hush" not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("private_key_file", "-----BEGIN PRIVATE KEY-----\nhush\n-----END PRIVATE KEY-----"),
+        ("template_file", '{"payload": {"team": "hush"}}'),
+        ("file", "eyJhbGciOiJSUzI1NiJ9.hush.hush"),
+    ],
+)
+def test_does_not_show_content_in_place_of_path(provider: Provider, key_file: Path, name: str, content: str) -> None:
+    options = {"assertion_private_key_file": str(key_file), f"assertion_{name}": content}
+    with pytest.raises(AuthenticationError) as caught:
+        source(configured(provider, **options)).get_token()
+    option = f"{OAUTH_OPTION_PREFIX}assertion.{name.replace('_', '.')}"
+    assert str(caught.value).startswith(f"OAUTHBEARER: {option} must be the path of a file, but contains the content")
     assert "hush" not in "".join(traceback.format_exception(caught.value))
 
 

@@ -10,6 +10,7 @@ import os
 import ssl
 import struct
 import tempfile
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -178,7 +179,10 @@ def test_pkcs12_error_names_remedies_without_cryptography(monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"truststore_location": "/nowhere/ca.pem"}, "is /nowhere/ca.pem, which cannot be read: No such file"),
+        (
+            {"truststore_location": "/nowhere/ca.pem"},
+            "is /nowhere/ca.pem, which cannot be read on this machine: No such file",
+        ),
         ({"truststore_certificates": "nothing"}, "ssl.truststore.certificates has no certificate"),
         ({"truststore_certificates": CHAIN.replace("M", "N")}, "damaged"),
         ({"keystore_key": CHAIN, "keystore_certificate_chain": CHAIN}, "needs a private key"),
@@ -191,6 +195,14 @@ def test_pkcs12_error_names_remedies_without_cryptography(monkeypatch: pytest.Mo
 )
 def test_invalid_store_error_names_its_option(settings: dict[str, str], message: str) -> None:
     assert message in failure(options(**settings))
+
+
+@pytest.mark.parametrize("store", ["truststore", "keystore"])
+def test_does_not_show_pem_in_place_of_store_path(store: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        parse_security_config(options(**{f"{store}_location": KEY})).build_ssl_context()
+    assert str(caught.value).startswith(f"ssl.{store}.location must be the path of a file, but contains the content")
+    assert "BEGIN" not in "".join(traceback.format_exception(caught.value))
 
 
 def test_reports_key_that_does_not_match_certificate() -> None:
@@ -211,7 +223,7 @@ def test_does_not_read_store_from_device_pipe_or_large_file(store: str, tmp_path
         (str(tmp_path / "pipe"), "a pipe"),
         (str(tmp_path), "a directory"),
     ):
-        assert f"ssl.{store}.location is {path}, which cannot be read: it is {message}" in failure(
+        assert f"ssl.{store}.location is {path}, which cannot be read on this machine: it is {message}" in failure(
             options(**{f"{store}_location": path})
         )
     assert "the file is longer than" in failure(options(**{f"{store}_location": str(tmp_path / "large")}))

@@ -72,9 +72,12 @@ def test_driver_reports_rejected_login_with_option_names(
 
     by_key = {"client_credentials_client_id": CLIENT, "assertion_private_key_file": "/nowhere.pem"}
     message = words(token_endpoint_url=provider.url, **by_key)
-    assert f"{PREFIX}assertion.private.key.file: /nowhere.pem cannot be read on this machine: No such file" in message
+    assert (
+        f"{PREFIX}assertion.private.key.file is /nowhere.pem, which cannot be read on this machine: No such file"
+        in message
+    )
     message = words(token_endpoint_url="file:///nowhere/token")
-    assert f"{PREFIX}token.endpoint.url: /nowhere/token cannot be read on this machine" in message
+    assert f"{PREFIX}token.endpoint.url is /nowhere/token, which cannot be read on this machine" in message
     message = words(token_endpoint_url=provider.url, client_credentials_client_id=CLIENT)
     assert f"or an assertion from {PREFIX}assertion.private.key.file or {PREFIX}assertion.file" in message
     provider.now_s += 400
