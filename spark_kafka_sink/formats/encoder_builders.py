@@ -140,7 +140,8 @@ def _attach_own_schema(
         registered_schema = client.lookup(subject, format_and_schema.schema)
     if registry_options.has_id_in_header and registered_schema.guid is None:
         # Some registries return the GUID only in response to a lookup, and not when the schema is registered.
-        registered_schema = client.lookup(subject, format_and_schema.schema)
+        is_registered = registry_options.schema_source == "register"
+        registered_schema = client.lookup(subject, format_and_schema.schema, after_registration=is_registered)
     return _attach_registered_schema(encoder, format_and_schema, registered_schema, subject, options, registry_options)
 
 

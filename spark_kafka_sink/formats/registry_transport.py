@@ -52,7 +52,7 @@ RETRIABLE_STATUSES = (
 )
 """Statuses that may be temporary."""
 _NOT_FOUND_ERRORS = (40401, 40402, 40403)
-"""The registry's error codes for an unknown subject, version or schema."""
+"""The registry's error codes for an unknown subject, version or schema. Other servers respond with status 404 alone."""
 _MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
 _TIMEOUT_OPTION = "schema.registry.request.timeout.ms"
 
@@ -105,6 +105,13 @@ class _Request(NamedTuple):
     """Response statuses that may be temporary. After such a response, the request is sent to the next URL."""
 
 
+class _UrlResponse(NamedTuple):
+    """A response, and the complete URL that it came from."""
+
+    url: str
+    response: HttpResponse
+
+
 class _FailedRequest(NamedTuple):
     """A failed request to one URL, which may succeed later or with another URL."""
 
@@ -148,6 +155,7 @@ class RegistryTransport:
         *,
         subject: str,
         body: bytes | None = None,
+        not_found_problem: str | None = None,
         retriable_statuses: Sequence[int] = RETRIABLE_STATUSES,
     ) -> Mapping[str, Any]:
         """Send a request, with retries, and return the JSON object of the response.
@@ -158,6 +166,8 @@ class RegistryTransport:
         `path`: the path and the query string.
         `subject`: the subject that error messages name.
         `body`: a schema as JSON; None to fetch the subject's latest version.
+        `not_found_problem`: the problem of the subject if the registry does not find it, or its version or schema, such
+        as "has no version"; None if registering the schema would not help.
         `retriable_statuses`: statuses that may be temporary, so that the request is sent again.
         """
         request = _Request(method, path, body, retriable_statuses)
@@ -166,10 +176,10 @@ class RegistryTransport:
         while True:
             attempt += 1
             outcome = self._try_urls(request, deadline_s)
-            if isinstance(outcome, HttpResponse):
-                if outcome.status == HTTPStatus.OK:
-                    return parse_json_object(outcome.body)
-                raise SchemaRegistryError(self._describe_rejection(outcome, subject, has_schema=body is not None))
+            if isinstance(outcome, _UrlResponse):
+                if outcome.response.status == HTTPStatus.OK:
+                    return parse_json_object(outcome.response.body)
+                raise SchemaRegistryError(self._describe_rejection(outcome, subject, not_found_problem))
             backoff_s = _compute_backoff_s(attempt, outcome)
             remaining_s = deadline_s - self._now_s()
             if backoff_s is None or backoff_s >= remaining_s:
@@ -199,7 +209,7 @@ class RegistryTransport:
             f"({_TIMEOUT_OPTION}). Check schema.registry.url, and that the driver can reach the registry."
         )
 
-    def _try_urls(self, request: _Request, deadline_s: float) -> HttpResponse | list[_FailedRequest]:
+    def _try_urls(self, request: _Request, deadline_s: float) -> _UrlResponse | list[_FailedRequest]:
         """Send a request to each URL in turn, until a response has a status that is not retriable.
 
         Return this response, which may be a success or a rejection. If there is none, return one failure for each URL.
@@ -209,12 +219,12 @@ class RegistryTransport:
             untried_count = len(self._config.urls) - index
             timeout_s = (deadline_s - self._now_s()) / untried_count
             outcome = self._try_request(request, url, timeout_s)
-            if isinstance(outcome, HttpResponse):
+            if isinstance(outcome, _UrlResponse):
                 return outcome
             failures.append(outcome)
         return failures
 
-    def _try_request(self, request: _Request, url: str, timeout_s: float) -> HttpResponse | _FailedRequest:
+    def _try_request(self, request: _Request, url: str, timeout_s: float) -> _UrlResponse | _FailedRequest:
         """Send a request to one URL. Return a _FailedRequest if the request may succeed later or with another URL."""
         full_url, deadline_s = url.rstrip("/") + request.path, self._now_s() + timeout_s
         try:
@@ -234,34 +244,40 @@ class RegistryTransport:
         except (OSError, http.client.HTTPException) as error:
             return _FailedRequest(f"{url}: {describe_http_error(error)}")
         if response.status not in request.retriable_statuses:
-            return response
+            return _UrlResponse(full_url, response)
         message = self._sanitize_message(parse_json_object(response.body))
         return _FailedRequest(
             f"{url}: status {response.status} {message}".rstrip(), _parse_retry_after_s(response.retry_after)
         )
 
-    def _describe_rejection(self, response: HttpResponse, subject: str, *, has_schema: bool) -> str:
+    def _describe_rejection(self, url_response: _UrlResponse, subject: str, not_found_problem: str | None) -> str:
         """Explain why the registry rejected a request that is not retried, and how to fix it.
 
-        `has_schema`: whether the request contained a schema.
+        `not_found_problem`: as in `request`.
         """
+        response = url_response.response
         status, body = response.status, parse_json_object(response.body)
         prefix = f"The schema registry rejected the request for subject '{subject}' (status {status})"
+        message = self._sanitize_message(body)
         if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
             return f"{prefix}: {self._describe_credentials_remedy()}"
-        if body.get("error_code") in _NOT_FOUND_ERRORS or status == HTTPStatus.NOT_FOUND:
-            problem = "does not have this schema" if has_schema else "has no version"
+        is_not_found_error = body.get("error_code") in _NOT_FOUND_ERRORS
+        if is_not_found_error and not_found_problem is not None:
             return (
-                f"Subject '{subject}' {problem} in the schema registry. Register the schema, or set schemaSource to "
-                "'register'."
+                f"Subject '{subject}' {not_found_problem} in the schema registry. Register the schema, or set "
+                "schemaSource to 'register'."
             )
         if status == HTTPStatus.CONFLICT:
             return (
                 f"The schema is incompatible with earlier versions of subject '{subject}'. Change the columns or the "
-                "schema to satisfy the compatibility level of the subject, or change that level. "
-                f"{self._sanitize_message(body)}"
+                f"schema to satisfy the compatibility level of the subject, or change that level. {message}"
             ).rstrip()
-        return f"{prefix}: {self._sanitize_message(body) or 'no reason given'}"
+        is_other_server = status == HTTPStatus.NOT_FOUND and not is_not_found_error
+        if is_other_server or not message:
+            details = f": {message}" if message else ", which is not the response of a schema registry"
+            url = self.sanitize(url_response.url)
+            return f"{url} responded with status {status}{details}. Check the path of schema.registry.url."
+        return f"{prefix}: {message}"
 
     def _describe_credentials_remedy(self) -> str:
         """Return the remedy for a request that was rejected because of its credentials."""

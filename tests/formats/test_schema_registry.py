@@ -313,6 +313,56 @@ def test_credentials_errors_name_option(fake: FakeRegistry) -> None:
             SchemaRegistryClient(config).register("s", avro_schema("a"))
 
 
+USES: list[Callable[[SchemaRegistryClient], object]] = [
+    lambda registry: registry.register("s", avro_schema("a")),
+    lambda registry: registry.lookup("s", avro_schema("a")),
+    lambda registry: registry.get_latest("s"),
+]
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize(("error_code", "message"), [(404, "HTTP 404 Not Found"), (0, "")])
+def test_status_404_without_registry_error_code_blames_url(
+    fake: FakeRegistry, use: Callable[[SchemaRegistryClient], object], error_code: int, message: str
+) -> None:
+    fake.error_statuses, fake.error_code, fake.error_message = [404], error_code, message
+    with pytest.raises(SchemaRegistryError) as caught:
+        use(SchemaRegistryClient(RegistryConfig((f"{fake.url}/apis",), user_info="alice:s3cret")))
+    text = str(caught.value)
+    assert text.startswith(f"{fake.url}/apis/subjects/s")
+    assert f"responded with status 404{f': {message}' if message else ', which is not'}" in text
+    assert text.endswith("Check the path of schema.registry.url.")
+    assert "schemaSource" not in text
+
+
+def test_error_masks_credentials_in_url(fake: FakeRegistry) -> None:
+    fake.error_statuses, fake.error_code = [404], 404
+    with pytest.raises(SchemaRegistryError, match="status 404") as caught:
+        SchemaRegistryClient(RegistryConfig((f"{fake.url}/t0ken",), token="t0ken")).get_latest("s")
+    assert "t0ken" not in str(caught.value)
+
+
+@pytest.mark.parametrize("status", [302, 405])
+def test_rejection_without_message_blames_url(fake: FakeRegistry, status: int) -> None:
+    fake.error_statuses, fake.error_message = [status], ""
+    with pytest.raises(SchemaRegistryError, match=rf"status {status}, which is not .* path of schema\.registry\.url"):
+        SchemaRegistryClient(RegistryConfig((fake.url,))).register("s", avro_schema("a"))
+
+
+def test_registration_that_finds_no_schema_is_not_told_to_register(fake: FakeRegistry) -> None:
+    fake.error_statuses, fake.error_code, fake.error_message = [404], 40403, "Schema not found"
+    with pytest.raises(SchemaRegistryError, match=r"subject 's' \(status 404\): Schema not found$"):
+        SchemaRegistryClient(RegistryConfig((fake.url,))).register("s", avro_schema("a"))
+
+
+def test_retries_lookup_after_registration_until_follower_has_schema(fake: FakeRegistry) -> None:
+    clock = Clock()
+    registry = make_client(clock, fake)
+    schema_id = registry.register("s", avro_schema("a")).id
+    fake.error_statuses, fake.error_code, fake.error_message = [404, 404], 40403, "Schema not found"
+    assert registry.lookup("s", avro_schema("a"), after_registration=True).id == schema_id
+
+
 def test_sends_bearer_token(fake: FakeRegistry) -> None:
     SchemaRegistryClient(RegistryConfig((fake.url,), token="t0ken")).register("s", avro_schema("a"))
     assert fake.headers[0]["authorization"] == "Bearer t0ken"
