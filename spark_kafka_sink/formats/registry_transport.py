@@ -13,6 +13,7 @@ import base64
 import http.client
 import logging
 import ssl
+import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -33,6 +34,7 @@ from spark_kafka_sink.network.http_client import (
     send_request,
 )
 from spark_kafka_sink.network.security.tls_context import TlsConfig, build_client_ssl_context
+from spark_kafka_sink.network.security.tls_errors import describe_certificate_error
 
 MAX_RESPONSE_BYTES = 16 << 20
 """Maximum size of a response. A larger one is an error, so that a wrong URL cannot exhaust the driver's memory."""
@@ -116,6 +118,7 @@ class _FailedRequest(NamedTuple):
     """A failed request to one URL, which may succeed later or with another URL."""
 
     message: str
+    """The cause; also the remedy if a retry cannot succeed."""
     requested_backoff_s: float | None = 0.0
     """Minimum delay before a retry, as requested by the registry (Retry-After); None if a retry cannot succeed."""
 
@@ -200,14 +203,20 @@ class RegistryTransport:
         `remaining_s`: the time that remains until the timeout expires.
         """
         message = _join_messages(failures)
-        longest_backoff_s = max(_collect_requested_backoffs_s(failures), default=0.0)
+        requested_backoffs_s = _collect_requested_backoffs_s(failures)
+        longest_backoff_s = max(requested_backoffs_s, default=0.0)
         if longest_backoff_s > remaining_s:
             message += f"; the requested backoff is {longest_backoff_s:.0f} s, but only {remaining_s:.1f} s remain"
-        return SchemaRegistryError(
+        text = (
             f"The request to the schema registry failed after {format_count(attempt_count, 'attempt')}: "
-            f"{message.removesuffix('.')}. The timeout is {self._config.timeout_ms} ms for all attempts "
-            f"({_TIMEOUT_OPTION}). Check schema.registry.url, and that the driver can reach the registry."
+            f"{message.removesuffix('.')}."
         )
+        if requested_backoffs_s:  # the messages of other failures contain their remedies
+            text += (
+                f" The timeout is {self._config.timeout_ms} ms for all attempts ({_TIMEOUT_OPTION}). Check "
+                "schema.registry.url, and that the driver can reach the registry."
+            )
+        return SchemaRegistryError(text)
 
     def _try_urls(self, request: _Request, deadline_s: float) -> _UrlResponse | list[_FailedRequest]:
         """Send a request to each URL in turn, until a response has a status that is not retriable.
@@ -238,9 +247,11 @@ class RegistryTransport:
                 timeout_s=max(0.001, deadline_s - self._now_s()),
                 max_bytes=MAX_RESPONSE_BYTES,
             )
-        except (HttpResponseTooLong, ssl.SSLCertVerificationError) as error:
-            # The same URL would respond in the same way again, but another one may not.
-            return _FailedRequest(f"{url}: {describe_http_error(error)}", requested_backoff_s=None)
+        # The URL would respond in the same way again, but another one may not.
+        except HttpResponseTooLong as error:
+            return _FailedRequest(f"{url}: {error}: check the path of schema.registry.url", requested_backoff_s=None)
+        except ssl.SSLCertVerificationError as error:
+            return _FailedRequest(f"{url}: {_describe_certificate_error(error, url)}", requested_backoff_s=None)
         except (OSError, http.client.HTTPException) as error:
             return _FailedRequest(f"{url}: {describe_http_error(error)}")
         if response.status not in request.retriable_statuses:
@@ -304,6 +315,20 @@ def _build_authorization(config: RegistryConfig) -> _Authorization:
         credentials = base64.b64encode(config.user_info.encode()).decode()
         return _Authorization(f"Basic {credentials}", (config.user_info, password, credentials))
     return _Authorization(None, ())
+
+
+def _describe_certificate_error(error: ssl.SSLCertVerificationError, url: str) -> str:
+    """Describe why the registry's certificate was not accepted, and what to do about it."""
+    return describe_certificate_error(
+        error,
+        urllib.parse.urlsplit(url).hostname or "",
+        server="schema registry",
+        truststore="schema.registry.ssl.truststore.location or schema.registry.ssl.truststore.certificates",
+        hostname_remedy=(
+            "correct the host in schema.registry.url, or set schema.registry.ssl.endpoint.identification.algorithm to "
+            "an empty value to disable the check"
+        ),
+    )
 
 
 def _compute_backoff_s(attempt: int, failures: Sequence[_FailedRequest]) -> float | None:

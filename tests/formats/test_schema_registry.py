@@ -247,7 +247,7 @@ def test_rejects_endless_response() -> None:
         while not stopped.is_set():
             client.sendall(b"x" * 65_536)
 
-    too_long = f"the response exceeds {MAX_RESPONSE_BYTES} bytes"
+    too_long = f"the response exceeds {MAX_RESPONSE_BYTES} bytes: check the path of schema.registry.url.$"
     with serve(handle_client) as url, pytest.raises(SchemaRegistryError, match=too_long):
         SchemaRegistryClient(RegistryConfig((url,))).get_latest("s")
 
@@ -405,8 +405,31 @@ def test_verifies_certificate_and_sends_client_certificate(tmp_path: Path) -> No
         tls = TlsConfig(truststore=trust, keystore=identity)
         assert SchemaRegistryClient(RegistryConfig((fake.url,), tls=tls)).register("s", avro_schema("a")).id == 1
         for wrong in (TlsConfig(), TlsConfig(truststore=StoreConfig(str(tmp_path / "stranger-ca.pem")))):
-            with pytest.raises(SchemaRegistryError, match="CERTIFICATE_VERIFY_FAILED"):
+            with pytest.raises(SchemaRegistryError, match="authority that is not trusted"):
                 SchemaRegistryClient(RegistryConfig((fake.url,), tls=wrong)).register("s", avro_schema("a"))
+
+
+@pytest.mark.parametrize(
+    ("certificate", "host", "truststore", "message"),
+    [
+        ("node", "localhost", "stranger-ca", "not trusted .* to schema.registry.ssl.truststore.location or schema"),
+        ("expired", "localhost", "ca", "the schema registry's certificate has expired: renew it on the schema registr"),
+        ("node", "127.0.0.1", "ca", "'127.0.0.1' .*: correct the host in schema.registry.url, or set schema.registry"),
+    ],
+)
+def test_certificate_error_names_cause_and_option_without_timeout(
+    tmp_path: Path, certificate: str, host: str, truststore: str, message: str
+) -> None:
+    write_certificates(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / f"{certificate}.pem")
+    tls = TlsConfig(truststore=StoreConfig(str(tmp_path / f"{truststore}.pem")))
+    with fake_registry(context) as fake, pytest.raises(SchemaRegistryError, match=message) as caught:
+        url = fake.url.replace("localhost", host)
+        SchemaRegistryClient(RegistryConfig((url,), tls=tls)).register("s", avro_schema("a"))
+    assert url in str(caught.value)
+    assert "timeout" not in str(caught.value)
+    assert "_ssl.c" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
