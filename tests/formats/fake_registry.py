@@ -14,7 +14,7 @@ import threading
 import urllib.parse
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -141,6 +141,10 @@ def fake_registry(context: ssl.SSLContext | None = None) -> Iterator[FakeRegistr
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+
+        def handle(self) -> None:
+            with suppress(ssl.SSLError):  # a client that does not trust the certificate
+                super().handle()
 
         def do_GET(self) -> None:
             self._answer("GET")
