@@ -21,7 +21,13 @@ from typing import Any, NamedTuple
 
 from spark_kafka_sink.diagnostics.deferred_log import warn_once
 from spark_kafka_sink.diagnostics.text import format_count, mask_secrets, sanitize
-from spark_kafka_sink.errors import ConfigurationError, OptionFault, SchemaRegistryError
+from spark_kafka_sink.errors import (
+    PLAIN_SPELLING,
+    ConfigurationError,
+    OptionFault,
+    OptionSpelling,
+    SchemaRegistryError,
+)
 from spark_kafka_sink.network.http_client import (
     HttpResponse,
     HttpResponseTooLong,
@@ -78,13 +84,20 @@ class RegistryConfig:
     """The timeout of a request, including its retries."""
     normalize: bool = False
     """Whether the registry normalizes schemas before it compares them."""
+    option_spelling: OptionSpelling = PLAIN_SPELLING
+    """The way the user writes option names, for errors and logs."""
+
+    def spell(self, option: str) -> str:
+        """Return the name of an option as the user writes it."""
+        return self.option_spelling.spell(option)
 
     def __post_init__(self) -> None:
         has_credentials = bool(self.user_info or self.token)
         # Requests to a loopback address do not leave this machine.
         is_exposed = any(not (is_https(url) or is_loopback(url)) for url in self.urls)
         if has_credentials and is_exposed:
-            warn_once(_log, "schema.registry.url is http, which sends the credentials unencrypted. Use https.")
+            url_option = self.spell("schema.registry.url")
+            warn_once(_log, f"{url_option} is http, which sends the credentials unencrypted. Use https.")
 
 
 class _Authorization(NamedTuple):
@@ -213,8 +226,9 @@ class RegistryTransport:
         )
         if requested_backoffs_s:  # the messages of other failures contain their remedies
             text += (
-                f" The timeout is {self._config.timeout_ms} ms for all attempts ({_TIMEOUT_OPTION}). Check "
-                "schema.registry.url, and that the driver can reach the registry."
+                f" The timeout is {self._config.timeout_ms} ms for all attempts "
+                f"({self._config.spell(_TIMEOUT_OPTION)}). Check {self._config.spell('schema.registry.url')}, and that "
+                "the driver can reach the registry."
             )
         return SchemaRegistryError(text)
 
@@ -249,9 +263,10 @@ class RegistryTransport:
             )
         # The URL would respond in the same way again, but another one may not.
         except HttpResponseTooLong as error:
-            return _FailedRequest(f"{url}: {error}: check the path of schema.registry.url", requested_backoff_s=None)
+            message = f"{url}: {error}: check the path of {self._config.spell('schema.registry.url')}"
+            return _FailedRequest(message, requested_backoff_s=None)
         except ssl.SSLCertVerificationError as error:
-            return _FailedRequest(f"{url}: {_describe_certificate_error(error, url)}", requested_backoff_s=None)
+            return _FailedRequest(f"{url}: {self._describe_certificate_error(error, url)}", requested_backoff_s=None)
         except (OSError, http.client.HTTPException) as error:
             return _FailedRequest(f"{url}: {describe_http_error(error)}")
         if response.status not in request.retriable_statuses:
@@ -276,7 +291,7 @@ class RegistryTransport:
         if is_not_found_error and not_found_problem is not None:
             return (
                 f"Subject '{subject}' {not_found_problem} in the schema registry. Register the schema, or set "
-                "schemaSource to 'register'."
+                f"{self._config.spell('schemaSource')} to 'register'."
             )
         if status == HTTPStatus.CONFLICT:
             return (
@@ -286,19 +301,34 @@ class RegistryTransport:
         is_other_server = status == HTTPStatus.NOT_FOUND and not is_not_found_error
         if is_other_server or not message:
             details = f": {message}" if message else ", which is not the response of a schema registry"
-            url = self.sanitize(url_response.url)
-            return f"{url} responded with status {status}{details}. Check the path of schema.registry.url."
+            url, url_option = self.sanitize(url_response.url), self._config.spell("schema.registry.url")
+            return f"{url} responded with status {status}{details}. Check the path of {url_option}."
         return f"{prefix}: {message}"
 
     def _describe_credentials_remedy(self) -> str:
         """Return the remedy for a request that was rejected because of its credentials."""
+        token_option = self._config.spell("schema.registry.bearer.auth.token")
+        user_info_option = self._config.spell("schema.registry.basic.auth.user.info")
         if self._config.token is not None:
-            return "check the token in schema.registry.bearer.auth.token and the permissions of its owner."
+            return f"check the token in {token_option} and the permissions of its owner."
         if self._config.user_info is not None:
-            return "check the credentials in schema.registry.basic.auth.user.info and their permissions."
-        return (
-            "the request had no credentials: set schema.registry.basic.auth.user.info or "
-            "schema.registry.bearer.auth.token."
+            return f"check the credentials in {user_info_option} and their permissions."
+        return f"the request had no credentials: set {user_info_option} or {token_option}."
+
+    def _describe_certificate_error(self, error: ssl.SSLCertVerificationError, url: str) -> str:
+        """Describe why the registry's certificate was not accepted, and what to do about it."""
+        tls_option = f"{REGISTRY_PREFIX}ssl."
+        truststore_options = (f"{tls_option}truststore.location", f"{tls_option}truststore.certificates")
+        hostname_option = self._config.spell(f"{tls_option}endpoint.identification.algorithm")
+        return describe_certificate_error(
+            error,
+            urllib.parse.urlsplit(url).hostname or "",
+            server="schema registry",
+            truststore=" or ".join(map(self._config.spell, truststore_options)),
+            hostname_remedy=(
+                f"correct the host in {self._config.spell('schema.registry.url')}, or set {hostname_option} to an "
+                "empty value to disable the check"
+            ),
         )
 
     def _sanitize_message(self, body: Mapping[str, Any]) -> str:
@@ -315,20 +345,6 @@ def _build_authorization(config: RegistryConfig) -> _Authorization:
         credentials = base64.b64encode(config.user_info.encode()).decode()
         return _Authorization(f"Basic {credentials}", (config.user_info, password, credentials))
     return _Authorization(None, ())
-
-
-def _describe_certificate_error(error: ssl.SSLCertVerificationError, url: str) -> str:
-    """Describe why the registry's certificate was not accepted, and what to do about it."""
-    return describe_certificate_error(
-        error,
-        urllib.parse.urlsplit(url).hostname or "",
-        server="schema registry",
-        truststore="schema.registry.ssl.truststore.location or schema.registry.ssl.truststore.certificates",
-        hostname_remedy=(
-            "correct the host in schema.registry.url, or set schema.registry.ssl.endpoint.identification.algorithm to "
-            "an empty value to disable the check"
-        ),
-    )
 
 
 def _compute_backoff_s(attempt: int, failures: Sequence[_FailedRequest]) -> float | None:

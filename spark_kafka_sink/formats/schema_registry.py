@@ -62,6 +62,8 @@ class RegisteredSchema(NamedTuple):
     text: str
     guid: UUID | None = None
     """Id that is unique across registries. None if the registry returns none, as before Confluent Platform 8.0."""
+    has_references: bool = False
+    """Whether the schema needs schemas of other subjects."""
 
 
 class _Operation(Enum):
@@ -139,7 +141,7 @@ class SchemaRegistryClient:
     ) -> RegisteredSchema:
         """Return the latest version of the subject.
 
-        Raise SchemaRegistryError if the request fails, or if the version has write rules or references.
+        Raise SchemaRegistryError if the request fails, or if the version has write rules.
 
         `as_serialized_descriptor`: request a Protobuf schema as a serialized descriptor.
         `stream_start_id`: an id for one run of a Spark stream, for which the version is cached until the process ends.
@@ -190,13 +192,7 @@ class SchemaRegistryClient:
         has_only_id = "schema" not in response and "ruleSet" not in response
         version = self._fetch_version_after_registration(subject) if has_only_id else response
         self._reject_write_rules(subject, version)
-        registered_schema = self._parse_registered_schema(subject, response)
-        if schema is None and response.get("references"):
-            raise SchemaRegistryError(
-                f"The latest schema of subject '{subject}' has references to other subjects, which are not supported. "
-                "Set valueSchema to a schema without references, and schemaSource to 'lookup'."
-            )
-        return registered_schema
+        return self._parse_registered_schema(subject, response)
 
     def _post_schema(self, operation: _Operation, subject: str, schema: Schema) -> Mapping[str, Any]:
         """Register the schema or look it up, and return the JSON object of the response."""
@@ -239,10 +235,11 @@ class SchemaRegistryClient:
         if type(schema_id) is not int or not 0 <= schema_id < 1 << 31 or not isinstance(text, str):
             raise SchemaRegistryError(
                 f"The schema registry's response about subject '{subject}' has no valid schema id. Check the "
-                "path of schema.registry.url."
+                f"path of {self._config.spell('schema.registry.url')}."
             )
         schema_type = self.sanitize(str(response.get("schemaType", "AVRO")), max_characters=40)
-        return RegisteredSchema(schema_id, schema_type, text, _parse_guid(response.get("guid")))
+        has_references = bool(response.get("references"))
+        return RegisteredSchema(schema_id, schema_type, text, _parse_guid(response.get("guid")), has_references)
 
     def _reject_write_rules(self, subject: str, version: Mapping[str, Any]) -> None:
         """Raise SchemaRegistryError if this version of the subject has rules that serializers must execute.

@@ -222,12 +222,16 @@ def _attach_schema_ids(
     """Query the schema registry for the formats that use it, and return the encoders by record part.
 
     The encoders of these formats then add the id of their schema to each record. All other encoders are unchanged.
+    Errors name options as arguments of send_table().
     """
     encoders: dict[str, Any] = dict(schema_encoders)
     for format_options in formats:
         if format_options.has_registry and registry is not None:
             part = format_options.record_part
-            encoders[part] = attach_schema_id(encoders[part], format_options, registry, topic)
+            try:
+                encoders[part] = attach_schema_id(encoders[part], format_options, registry, topic)
+            except ConfigurationError as error:  # the trust store or key store of the registry cannot be read
+                raise type(error)(error.render(_ARGUMENT_SPELLING)) from error
     return encoders
 
 
@@ -285,7 +289,7 @@ def _parse_formats(topic: str | None, mapping: ColumnMapping, arguments: Mapping
             options[option_names.columns] = ", ".join(f"`{name.replace('`', '``')}`" for name in column_names)
     parsed_options = parse_option_values(_OPTIONS, options, other_names=(), component="producer")
     formats = parse_format_options(parsed_options)
-    registry = parse_registry_options(parsed_options, formats, topic)
+    registry = parse_registry_options(parsed_options, formats, topic, _ARGUMENT_SPELLING)
     return _ParsedFormats(
         formats=list(formats),
         registry=registry,

@@ -63,8 +63,8 @@ _SECRET_REMEDY = (
     "identity provider issues tokens to this client."
 )
 _ASSERTION_REMEDY = (
-    "Check the assertion and the scope in sasl.oauthbearer.*, and that the identity provider has the public key of this "
-    "client."
+    "Check the assertion and the scope in sasl.oauthbearer.*, and that the identity provider has the public key of "
+    "this client."
 )
 _CERTIFICATE_REMEDY = (
     "Check the endpoint's certificate, which is verified against the system's authorities and those in "

@@ -387,7 +387,9 @@ def test_checks_host_name_of_endpoint_even_if_brokers_names_are_not_checked(
 
 def test_truststore_that_cannot_be_read_is_an_authentication_error(tmp_path: Path) -> None:
     options = https_options("https://localhost:9/") | {"ssl.truststore.location": str(tmp_path / "missing.pem")}
-    with pytest.raises(AuthenticationError, match=r"cannot be used: ssl\.truststore\.location is .*missing\.pem, which"):
+    with pytest.raises(
+        AuthenticationError, match=r"cannot be used: ssl\.truststore\.location is .*missing\.pem, which"
+    ):
         parse_security_config(options).create_mechanism("broker")
 
 
@@ -421,7 +423,7 @@ def test_slow_token_response_fails_at_read_timeout() -> None:
     thread.start()
     config = OidcConfig(f"http://127.0.0.1:{server.server_port}/", "me", "secret", read_timeout_ms=150)
     try:
-        with pytest.raises(AuthenticationError, match="token endpoint .* cannot be used"):
+        with pytest.raises(AuthenticationError, match=r"token endpoint .* cannot be used"):
             TokenSource(config, sleep=lambda _: None).get_token()
     finally:
         gone.set()
