@@ -44,6 +44,11 @@ TOPIC_STRATEGY, RECORD_STRATEGY, TOPIC_RECORD_STRATEGY = "topic", "record", "top
 SUBJECT_NAME_STRATEGIES = (TOPIC_STRATEGY, RECORD_STRATEGY, TOPIC_RECORD_STRATEGY)
 _REGISTRY_COUNTERPARTS = {"json": "json-schema-confluent", "avro": "avro-confluent"}
 """Formats without a schema registry, and the corresponding formats that use one."""
+SERIALIZER_OPTIONS: dict[str, str] = {
+    "auto.register.schemas": "{schemaSource}, where 'lookup' corresponds to false",
+    "use.latest.version": "{schemaSource}, where 'latest' corresponds to true",
+}
+"""The option to use here, by the name in Confluent's serializers, without REGISTRY_PREFIX."""
 
 
 @dataclass(frozen=True)
@@ -157,6 +162,15 @@ REGISTRY_OPTIONS = (
     ),
     *_TLS_OPTIONS,
 )
+
+
+def suggest_for_serializers(name: str) -> str | None:
+    """Return a suggestion if the name is an option of Confluent's serializers, else None.
+
+    The suggestion is text for an OptionFault.
+    """
+    replacement = SERIALIZER_OPTIONS.get(name.removeprefix(REGISTRY_PREFIX))
+    return None if replacement is None else f"That is the name in Confluent's serializers; here it is {replacement}."
 
 
 def parse_registry_options(

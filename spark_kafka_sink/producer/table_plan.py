@@ -34,7 +34,12 @@ from spark_kafka_sink.formats.options import (
     FormatOptions,
     parse_format_options,
 )
-from spark_kafka_sink.formats.registry_options import REGISTRY_OPTIONS, RegistryOptions, parse_registry_options
+from spark_kafka_sink.formats.registry_options import (
+    REGISTRY_OPTIONS,
+    RegistryOptions,
+    parse_registry_options,
+    suggest_for_serializers,
+)
 from spark_kafka_sink.options import build_option_table
 from spark_kafka_sink.producer.column_plan import ColumnPlan
 from spark_kafka_sink.producer.partitioner import parse_requested_partitions
@@ -305,8 +310,11 @@ def _describe_unknown_argument(name: str) -> str:
     argument = _ARGUMENTS_BY_LOWER_CASE_OPTION.get(name.lower())
     if argument is None and _to_argument_name(name) in TABLE_ARGUMENTS:
         argument = _to_argument_name(name)
+    serializer_suggestion = suggest_for_serializers(name.replace("_", "."))
     if argument is not None:
         suggestion = f"Did you mean '{argument}'?"
+    elif serializer_suggestion is not None:
+        suggestion = _ARGUMENT_SPELLING.format_text(serializer_suggestion)
     else:
         suggestion = describe_missing_column(name, _list_arguments(), "arguments")
     return f"send_table() has no argument '{sanitize(name)}'. {suggestion}"

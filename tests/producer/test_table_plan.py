@@ -97,3 +97,11 @@ def test_registry_errors_name_arguments(arguments: dict[str, object], expected: 
             plan(value="id", formats=formats)
     assert expected in str(caught.value)
     assert not any(option.name in str(caught.value) for option in REGISTRY_OPTIONS)
+
+
+@pytest.mark.parametrize(
+    "name", ["schema_registry_auto_register_schemas", "auto_register_schemas", "schema.registry.auto.register.schemas"]
+)
+def test_suggests_schema_source_for_option_of_confluents_serializers(name: str) -> None:
+    with pytest.raises(ConfigurationError, match="here it is 'schema_source', where 'lookup' corresponds to false"):
+        plan(formats={name: False})
