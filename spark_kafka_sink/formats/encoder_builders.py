@@ -101,7 +101,7 @@ def _attach_latest_schema(
 ) -> ColumnsEncoder:
     """Return a copy of the encoder that uses the latest schema of the subject.
 
-    Raise SchemaError if the columns do not fit this schema.
+    Raise SchemaError if the columns do not fit this schema, and SchemaRegistryError if it has references.
     """
     client = get_registry_client(registry_options.config)
     subject = options.subject or registry_options.build_subject_name(
@@ -110,6 +110,13 @@ def _attach_latest_schema(
     latest_schema = client.get_latest(
         subject, as_serialized_descriptor=options.format in DESCRIPTOR_FORMATS, stream_start_id=stream_start_id
     )
+    if latest_schema.has_references:
+        spell = registry_options.config.spell
+        raise SchemaRegistryError(
+            f"The latest schema of subject '{subject}' has references to other subjects, which are not supported. Set "
+            f"{spell(options.option_names.schema)} to a schema without references, and {spell('schemaSource')} to "
+            "'lookup'."
+        )
     try:
         format_and_schema = build_format_from_registry(
             options.format, encoder.fields, latest_schema, options.schema.name
@@ -140,7 +147,8 @@ def _attach_own_schema(
         registered_schema = client.lookup(subject, format_and_schema.schema)
     if registry_options.has_id_in_header and registered_schema.guid is None:
         # Some registries return the GUID only in response to a lookup, and not when the schema is registered.
-        registered_schema = client.lookup(subject, format_and_schema.schema)
+        is_registered = registry_options.schema_source == "register"
+        registered_schema = client.lookup(subject, format_and_schema.schema, after_registration=is_registered)
     return _attach_registered_schema(encoder, format_and_schema, registered_schema, subject, options, registry_options)
 
 
@@ -166,10 +174,11 @@ def _attach_registered_schema(
             ignored_key_bytes=len(prefix) if ignores_prefix else 0,
         )
     if registered_schema.guid is None:
+        location_option = registry_options.config.spell("schemaIdLocation")
         raise SchemaRegistryError(
-            f"The schema registry returned no GUID for the schema of subject '{subject}', but schemaIdLocation=header "
-            "requires one. Set schemaIdLocation to 'prefix', or use a registry with GUIDs, such as Confluent Platform "
-            "8.0."
+            f"The schema registry returned no GUID for the schema of subject '{subject}', but {location_option} is "
+            f"'header', which requires one. Set {location_option} to 'prefix', or use a registry with GUIDs, such as "
+            "Confluent Platform 8.0."
         )
     record_header = (
         f"__{options.record_part}_schema_id",

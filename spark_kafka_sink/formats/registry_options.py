@@ -23,7 +23,13 @@ from spark_kafka_sink.client.option_parsing import (
     parse_optional_text,
     parse_text,
 )
-from spark_kafka_sink.errors import ConfigurationError, OptionFaults, option_placeholder
+from spark_kafka_sink.errors import (
+    PLAIN_SPELLING,
+    ConfigurationError,
+    OptionFaults,
+    OptionSpelling,
+    option_placeholder,
+)
 from spark_kafka_sink.formats.options import FormatOptions
 from spark_kafka_sink.formats.registry_transport import REGISTRY_PREFIX, RegistryConfig, parse_registry_urls
 from spark_kafka_sink.network.security.tls_context import TlsConfig
@@ -38,6 +44,11 @@ TOPIC_STRATEGY, RECORD_STRATEGY, TOPIC_RECORD_STRATEGY = "topic", "record", "top
 SUBJECT_NAME_STRATEGIES = (TOPIC_STRATEGY, RECORD_STRATEGY, TOPIC_RECORD_STRATEGY)
 _REGISTRY_COUNTERPARTS = {"json": "json-schema-confluent", "avro": "avro-confluent"}
 """Formats without a schema registry, and the corresponding formats that use one."""
+SERIALIZER_OPTIONS: dict[str, str] = {
+    "auto.register.schemas": "{schemaSource}, where 'lookup' corresponds to false",
+    "use.latest.version": "{schemaSource}, where 'latest' corresponds to true",
+}
+"""The option to use here, by the name in Confluent's serializers, without REGISTRY_PREFIX."""
 
 
 @dataclass(frozen=True)
@@ -153,8 +164,20 @@ REGISTRY_OPTIONS = (
 )
 
 
+def suggest_for_serializers(name: str) -> str | None:
+    """Return a suggestion if the name is an option of Confluent's serializers, else None.
+
+    The suggestion is text for an OptionFault.
+    """
+    replacement = SERIALIZER_OPTIONS.get(name.removeprefix(REGISTRY_PREFIX))
+    return None if replacement is None else f"That is the name in Confluent's serializers; here it is {replacement}."
+
+
 def parse_registry_options(
-    parsed_options: ParsedOptions, formats: Sequence[FormatOptions], topic: str | None
+    parsed_options: ParsedOptions,
+    formats: Sequence[FormatOptions],
+    topic: str | None,
+    option_spelling: OptionSpelling = PLAIN_SPELLING,
 ) -> RegistryOptions | None:
     """Return the registry options, or None if no format uses a schema registry.
 
@@ -162,6 +185,7 @@ def parse_registry_options(
 
     `formats`: the format options of the value and the key; empty if neither has a format.
     `topic`: the option `topic`, or None if it is not set.
+    `option_spelling`: the way the user writes option names, for the errors of requests to the registry.
     """
     registry_formats = [options for options in formats if options.has_registry]
     if not registry_formats:
@@ -169,7 +193,7 @@ def parse_registry_options(
         if not {"valueFormat", "keyFormat"} & parsed_options.invalid_fields:
             _reject_registry_options(parsed_options, formats)
         return None
-    registry = _parse_registry(parsed_options)
+    registry = _parse_registry(parsed_options, option_spelling)
     for options in registry_formats:
         _check_subject(options, registry, topic, parsed_options.faults)
     if registry.partitioner_ignores_schema_id:
@@ -244,7 +268,7 @@ def _check_subject(options: FormatOptions, registry: RegistryOptions, topic: str
         )
 
 
-def _parse_registry(parsed_options: ParsedOptions) -> RegistryOptions:
+def _parse_registry(parsed_options: ParsedOptions, option_spelling: OptionSpelling) -> RegistryOptions:
     """Build the options from the parsed values. Add errors about URLs, credentials and TLS to the faults."""
     # The fields of dotted options are named like `schema_registry_url`.
     option_values = {name.removeprefix("schema_registry_"): value for name, value in parsed_options.values.items()}
@@ -264,6 +288,7 @@ def _parse_registry(parsed_options: ParsedOptions) -> RegistryOptions:
         tls=_parse_registry_tls(parsed_options),
         timeout_ms=option_values["request_timeout_ms"],
         normalize=option_values["normalize_schemas"],
+        option_spelling=option_spelling,
     )
     return RegistryOptions(
         config,

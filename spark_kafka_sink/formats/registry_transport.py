@@ -13,6 +13,7 @@ import base64
 import http.client
 import logging
 import ssl
+import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -20,7 +21,13 @@ from typing import Any, NamedTuple
 
 from spark_kafka_sink.diagnostics.deferred_log import warn_once
 from spark_kafka_sink.diagnostics.text import format_count, mask_secrets, sanitize
-from spark_kafka_sink.errors import ConfigurationError, OptionFault, SchemaRegistryError
+from spark_kafka_sink.errors import (
+    PLAIN_SPELLING,
+    ConfigurationError,
+    OptionFault,
+    OptionSpelling,
+    SchemaRegistryError,
+)
 from spark_kafka_sink.network.http_client import (
     HttpResponse,
     HttpResponseTooLong,
@@ -33,6 +40,7 @@ from spark_kafka_sink.network.http_client import (
     send_request,
 )
 from spark_kafka_sink.network.security.tls_context import TlsConfig, build_client_ssl_context
+from spark_kafka_sink.network.security.tls_errors import describe_certificate_error
 
 MAX_RESPONSE_BYTES = 16 << 20
 """Maximum size of a response. A larger one is an error, so that a wrong URL cannot exhaust the driver's memory."""
@@ -52,7 +60,7 @@ RETRIABLE_STATUSES = (
 )
 """Statuses that may be temporary."""
 _NOT_FOUND_ERRORS = (40401, 40402, 40403)
-"""The registry's error codes for an unknown subject, version or schema."""
+"""The registry's error codes for an unknown subject, version or schema. Other servers respond with status 404 alone."""
 _MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
 _TIMEOUT_OPTION = "schema.registry.request.timeout.ms"
 
@@ -76,13 +84,20 @@ class RegistryConfig:
     """The timeout of a request, including its retries."""
     normalize: bool = False
     """Whether the registry normalizes schemas before it compares them."""
+    option_spelling: OptionSpelling = PLAIN_SPELLING
+    """The way the user writes option names, for errors and logs."""
+
+    def spell(self, option: str) -> str:
+        """Return the name of an option as the user writes it."""
+        return self.option_spelling.spell(option)
 
     def __post_init__(self) -> None:
         has_credentials = bool(self.user_info or self.token)
         # Requests to a loopback address do not leave this machine.
         is_exposed = any(not (is_https(url) or is_loopback(url)) for url in self.urls)
         if has_credentials and is_exposed:
-            warn_once(_log, "schema.registry.url is http, which sends the credentials unencrypted. Use https.")
+            url_option = self.spell("schema.registry.url")
+            warn_once(_log, f"{url_option} is http, which sends the credentials unencrypted. Use https.")
 
 
 class _Authorization(NamedTuple):
@@ -105,10 +120,18 @@ class _Request(NamedTuple):
     """Response statuses that may be temporary. After such a response, the request is sent to the next URL."""
 
 
+class _UrlResponse(NamedTuple):
+    """A response, and the complete URL that it came from."""
+
+    url: str
+    response: HttpResponse
+
+
 class _FailedRequest(NamedTuple):
     """A failed request to one URL, which may succeed later or with another URL."""
 
     message: str
+    """The cause; also the remedy if a retry cannot succeed."""
     requested_backoff_s: float | None = 0.0
     """Minimum delay before a retry, as requested by the registry (Retry-After); None if a retry cannot succeed."""
 
@@ -148,6 +171,7 @@ class RegistryTransport:
         *,
         subject: str,
         body: bytes | None = None,
+        not_found_problem: str | None = None,
         retriable_statuses: Sequence[int] = RETRIABLE_STATUSES,
     ) -> Mapping[str, Any]:
         """Send a request, with retries, and return the JSON object of the response.
@@ -158,6 +182,8 @@ class RegistryTransport:
         `path`: the path and the query string.
         `subject`: the subject that error messages name.
         `body`: a schema as JSON; None to fetch the subject's latest version.
+        `not_found_problem`: the problem of the subject if the registry does not find it, or its version or schema, such
+        as "has no version"; None if registering the schema would not help.
         `retriable_statuses`: statuses that may be temporary, so that the request is sent again.
         """
         request = _Request(method, path, body, retriable_statuses)
@@ -166,10 +192,10 @@ class RegistryTransport:
         while True:
             attempt += 1
             outcome = self._try_urls(request, deadline_s)
-            if isinstance(outcome, HttpResponse):
-                if outcome.status == HTTPStatus.OK:
-                    return parse_json_object(outcome.body)
-                raise SchemaRegistryError(self._describe_rejection(outcome, subject, has_schema=body is not None))
+            if isinstance(outcome, _UrlResponse):
+                if outcome.response.status == HTTPStatus.OK:
+                    return parse_json_object(outcome.response.body)
+                raise SchemaRegistryError(self._describe_rejection(outcome, subject, not_found_problem))
             backoff_s = _compute_backoff_s(attempt, outcome)
             remaining_s = deadline_s - self._now_s()
             if backoff_s is None or backoff_s >= remaining_s:
@@ -190,16 +216,23 @@ class RegistryTransport:
         `remaining_s`: the time that remains until the timeout expires.
         """
         message = _join_messages(failures)
-        longest_backoff_s = max(_collect_requested_backoffs_s(failures), default=0.0)
+        requested_backoffs_s = _collect_requested_backoffs_s(failures)
+        longest_backoff_s = max(requested_backoffs_s, default=0.0)
         if longest_backoff_s > remaining_s:
             message += f"; the requested backoff is {longest_backoff_s:.0f} s, but only {remaining_s:.1f} s remain"
-        return SchemaRegistryError(
+        text = (
             f"The request to the schema registry failed after {format_count(attempt_count, 'attempt')}: "
-            f"{message.removesuffix('.')}. The timeout is {self._config.timeout_ms} ms for all attempts "
-            f"({_TIMEOUT_OPTION}). Check schema.registry.url, and that the driver can reach the registry."
+            f"{message.removesuffix('.')}."
         )
+        if requested_backoffs_s:  # the messages of other failures contain their remedies
+            text += (
+                f" The timeout is {self._config.timeout_ms} ms for all attempts "
+                f"({self._config.spell(_TIMEOUT_OPTION)}). Check {self._config.spell('schema.registry.url')}, and that "
+                "the driver can reach the registry."
+            )
+        return SchemaRegistryError(text)
 
-    def _try_urls(self, request: _Request, deadline_s: float) -> HttpResponse | list[_FailedRequest]:
+    def _try_urls(self, request: _Request, deadline_s: float) -> _UrlResponse | list[_FailedRequest]:
         """Send a request to each URL in turn, until a response has a status that is not retriable.
 
         Return this response, which may be a success or a rejection. If there is none, return one failure for each URL.
@@ -209,12 +242,12 @@ class RegistryTransport:
             untried_count = len(self._config.urls) - index
             timeout_s = (deadline_s - self._now_s()) / untried_count
             outcome = self._try_request(request, url, timeout_s)
-            if isinstance(outcome, HttpResponse):
+            if isinstance(outcome, _UrlResponse):
                 return outcome
             failures.append(outcome)
         return failures
 
-    def _try_request(self, request: _Request, url: str, timeout_s: float) -> HttpResponse | _FailedRequest:
+    def _try_request(self, request: _Request, url: str, timeout_s: float) -> _UrlResponse | _FailedRequest:
         """Send a request to one URL. Return a _FailedRequest if the request may succeed later or with another URL."""
         full_url, deadline_s = url.rstrip("/") + request.path, self._now_s() + timeout_s
         try:
@@ -228,50 +261,74 @@ class RegistryTransport:
                 timeout_s=max(0.001, deadline_s - self._now_s()),
                 max_bytes=MAX_RESPONSE_BYTES,
             )
-        except (HttpResponseTooLong, ssl.SSLCertVerificationError) as error:
-            # The same URL would respond in the same way again, but another one may not.
-            return _FailedRequest(f"{url}: {describe_http_error(error)}", requested_backoff_s=None)
+        # The URL would respond in the same way again, but another one may not.
+        except HttpResponseTooLong as error:
+            message = f"{url}: {error}: check the path of {self._config.spell('schema.registry.url')}"
+            return _FailedRequest(message, requested_backoff_s=None)
+        except ssl.SSLCertVerificationError as error:
+            return _FailedRequest(f"{url}: {self._describe_certificate_error(error, url)}", requested_backoff_s=None)
         except (OSError, http.client.HTTPException) as error:
             return _FailedRequest(f"{url}: {describe_http_error(error)}")
         if response.status not in request.retriable_statuses:
-            return response
+            return _UrlResponse(full_url, response)
         message = self._sanitize_message(parse_json_object(response.body))
         return _FailedRequest(
             f"{url}: status {response.status} {message}".rstrip(), _parse_retry_after_s(response.retry_after)
         )
 
-    def _describe_rejection(self, response: HttpResponse, subject: str, *, has_schema: bool) -> str:
+    def _describe_rejection(self, url_response: _UrlResponse, subject: str, not_found_problem: str | None) -> str:
         """Explain why the registry rejected a request that is not retried, and how to fix it.
 
-        `has_schema`: whether the request contained a schema.
+        `not_found_problem`: as in `request`.
         """
+        response = url_response.response
         status, body = response.status, parse_json_object(response.body)
         prefix = f"The schema registry rejected the request for subject '{subject}' (status {status})"
+        message = self._sanitize_message(body)
         if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
             return f"{prefix}: {self._describe_credentials_remedy()}"
-        if body.get("error_code") in _NOT_FOUND_ERRORS or status == HTTPStatus.NOT_FOUND:
-            problem = "does not have this schema" if has_schema else "has no version"
+        is_not_found_error = body.get("error_code") in _NOT_FOUND_ERRORS
+        if is_not_found_error and not_found_problem is not None:
             return (
-                f"Subject '{subject}' {problem} in the schema registry. Register the schema, or set schemaSource to "
-                "'register'."
+                f"Subject '{subject}' {not_found_problem} in the schema registry. Register the schema, or set "
+                f"{self._config.spell('schemaSource')} to 'register'."
             )
         if status == HTTPStatus.CONFLICT:
             return (
                 f"The schema is incompatible with earlier versions of subject '{subject}'. Change the columns or the "
-                "schema to satisfy the compatibility level of the subject, or change that level. "
-                f"{self._sanitize_message(body)}"
+                f"schema to satisfy the compatibility level of the subject, or change that level. {message}"
             ).rstrip()
-        return f"{prefix}: {self._sanitize_message(body) or 'no reason given'}"
+        is_other_server = status == HTTPStatus.NOT_FOUND and not is_not_found_error
+        if is_other_server or not message:
+            details = f": {message}" if message else ", which is not the response of a schema registry"
+            url, url_option = self.sanitize(url_response.url), self._config.spell("schema.registry.url")
+            return f"{url} responded with status {status}{details}. Check the path of {url_option}."
+        return f"{prefix}: {message}"
 
     def _describe_credentials_remedy(self) -> str:
         """Return the remedy for a request that was rejected because of its credentials."""
+        token_option = self._config.spell("schema.registry.bearer.auth.token")
+        user_info_option = self._config.spell("schema.registry.basic.auth.user.info")
         if self._config.token is not None:
-            return "check the token in schema.registry.bearer.auth.token and the permissions of its owner."
+            return f"check the token in {token_option} and the permissions of its owner."
         if self._config.user_info is not None:
-            return "check the credentials in schema.registry.basic.auth.user.info and their permissions."
-        return (
-            "the request had no credentials: set schema.registry.basic.auth.user.info or "
-            "schema.registry.bearer.auth.token."
+            return f"check the credentials in {user_info_option} and their permissions."
+        return f"the request had no credentials: set {user_info_option} or {token_option}."
+
+    def _describe_certificate_error(self, error: ssl.SSLCertVerificationError, url: str) -> str:
+        """Describe why the registry's certificate was not accepted, and what to do about it."""
+        tls_option = f"{REGISTRY_PREFIX}ssl."
+        truststore_options = (f"{tls_option}truststore.location", f"{tls_option}truststore.certificates")
+        hostname_option = self._config.spell(f"{tls_option}endpoint.identification.algorithm")
+        return describe_certificate_error(
+            error,
+            urllib.parse.urlsplit(url).hostname or "",
+            server="schema registry",
+            truststore=" or ".join(map(self._config.spell, truststore_options)),
+            hostname_remedy=(
+                f"correct the host in {self._config.spell('schema.registry.url')}, or set {hostname_option} to an "
+                "empty value to disable the check"
+            ),
         )
 
     def _sanitize_message(self, body: Mapping[str, Any]) -> str:

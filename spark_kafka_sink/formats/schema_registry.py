@@ -34,6 +34,13 @@ _MAX_CACHED_SCHEMAS = 1_000
 _MAX_CACHE_AGE_S = 60.0
 """Maximum age of a cached schema. Without a limit, a program that runs for days would miss new rules of a subject."""
 
+_STATUSES_AFTER_REGISTRATION = (HTTPStatus.NOT_FOUND, *RETRIABLE_STATUSES)
+"""Response statuses that may be temporary right after a registration.
+
+A registry follower forwards registrations to the leader, and may not see the new version immediately. It then responds
+with status 404.
+"""
+
 
 class Schema(NamedTuple):
     """A schema as it is registered.
@@ -55,15 +62,19 @@ class RegisteredSchema(NamedTuple):
     text: str
     guid: UUID | None = None
     """Id that is unique across registries. None if the registry returns none, as before Confluent Platform 8.0."""
+    has_references: bool = False
+    """Whether the schema needs schemas of other subjects."""
 
 
 class _Operation(Enum):
-    """A request to the registry about a subject. REGISTER and LOOKUP need a schema, the others do not."""
+    """A request to the registry about a subject. Only GET_LATEST and GET_LATEST_SERIALIZED need no schema."""
 
     REGISTER = "register"
     """Register the schema, unless the subject already has it."""
     LOOKUP = "lookup"
     """Look up the id of the schema."""
+    LOOKUP_AFTER_REGISTRATION = "lookup after registration"
+    """Look up the GUID of the schema, right after it was registered."""
     GET_LATEST = "latest"
     """Get the latest schema as text."""
     GET_LATEST_SERIALIZED = "serialized"
@@ -114,19 +125,23 @@ class SchemaRegistryClient:
         """
         return self._get_or_request(_Operation.REGISTER, subject, schema)
 
-    def lookup(self, subject: str, schema: Schema) -> RegisteredSchema:
+    def lookup(self, subject: str, schema: Schema, *, after_registration: bool = False) -> RegisteredSchema:
         """Return the registered schema.
 
         Raise SchemaRegistryError if the subject does not have the schema or has write rules, or if the request fails.
+
+        `after_registration`: whether this client has just registered the schema. If the registry does not find it yet,
+        the request is retried.
         """
-        return self._get_or_request(_Operation.LOOKUP, subject, schema)
+        operation = _Operation.LOOKUP_AFTER_REGISTRATION if after_registration else _Operation.LOOKUP
+        return self._get_or_request(operation, subject, schema)
 
     def get_latest(
         self, subject: str, *, as_serialized_descriptor: bool = False, stream_start_id: str | None = None
     ) -> RegisteredSchema:
         """Return the latest version of the subject.
 
-        Raise SchemaRegistryError if the request fails, or if the version has write rules or references.
+        Raise SchemaRegistryError if the request fails, or if the version has write rules.
 
         `as_serialized_descriptor`: request a Protobuf schema as a serialized descriptor.
         `stream_start_id`: an id for one run of a Spark stream, for which the version is cached until the process ends.
@@ -177,25 +192,25 @@ class SchemaRegistryClient:
         has_only_id = "schema" not in response and "ruleSet" not in response
         version = self._fetch_version_after_registration(subject) if has_only_id else response
         self._reject_write_rules(subject, version)
-        registered_schema = self._parse_registered_schema(subject, response)
-        if schema is None and response.get("references"):
-            raise SchemaRegistryError(
-                f"The latest schema of subject '{subject}' has references to other subjects, which are not supported. "
-                "Set valueSchema to a schema without references, and schemaSource to 'lookup'."
-            )
-        return registered_schema
+        return self._parse_registered_schema(subject, response)
 
     def _post_schema(self, operation: _Operation, subject: str, schema: Schema) -> Mapping[str, Any]:
         """Register the schema or look it up, and return the JSON object of the response."""
         path = _build_subject_path(subject) + ("/versions" if operation is _Operation.REGISTER else "")
         query = "?normalize=true" if self._config.normalize else ""
-        return self._transport.request("POST", path + query, subject=subject, body=_encode_schema(schema))
+        is_after_registration = operation is _Operation.LOOKUP_AFTER_REGISTRATION
+        return self._transport.request(
+            "POST",
+            path + query,
+            subject=subject,
+            body=_encode_schema(schema),
+            not_found_problem="does not have this schema" if operation is _Operation.LOOKUP else None,
+            retriable_statuses=_STATUSES_AFTER_REGISTRATION if is_after_registration else RETRIABLE_STATUSES,
+        )
 
     def _fetch_version_after_registration(self, subject: str) -> Mapping[str, Any]:
         """Return the JSON object of the subject's latest version, right after a schema was registered."""
-        # A registry follower forwards registrations to the leader, and may not see the new version immediately. It
-        # then responds with status 404, so this status is retried.
-        return self._fetch_latest_version(subject, retriable_statuses=(HTTPStatus.NOT_FOUND, *RETRIABLE_STATUSES))
+        return self._fetch_latest_version(subject, retriable_statuses=_STATUSES_AFTER_REGISTRATION)
 
     def _fetch_latest_version(
         self, subject: str, query: str = "", retriable_statuses: Sequence[int] = RETRIABLE_STATUSES
@@ -205,7 +220,13 @@ class SchemaRegistryClient:
         `query`: the query string of the URL, including its `?`.
         """
         path = f"{_build_subject_path(subject)}/versions/latest{query}"
-        return self._transport.request("GET", path, subject=subject, retriable_statuses=retriable_statuses)
+        return self._transport.request(
+            "GET",
+            path,
+            subject=subject,
+            not_found_problem="has no version",
+            retriable_statuses=retriable_statuses,
+        )
 
     def _parse_registered_schema(self, subject: str, response: Mapping[str, Any]) -> RegisteredSchema:
         """Parse the JSON object of a response. Raise SchemaRegistryError if it has no valid schema id."""
@@ -213,10 +234,12 @@ class SchemaRegistryClient:
         # Compare the type, because isinstance() also accepts bools.
         if type(schema_id) is not int or not 0 <= schema_id < 1 << 31 or not isinstance(text, str):
             raise SchemaRegistryError(
-                f"The schema registry's response about subject '{subject}' has no valid schema id."
+                f"The schema registry's response about subject '{subject}' has no valid schema id. Check the "
+                f"path of {self._config.spell('schema.registry.url')}."
             )
         schema_type = self.sanitize(str(response.get("schemaType", "AVRO")), max_characters=40)
-        return RegisteredSchema(schema_id, schema_type, text, _parse_guid(response.get("guid")))
+        has_references = bool(response.get("references"))
+        return RegisteredSchema(schema_id, schema_type, text, _parse_guid(response.get("guid")), has_references)
 
     def _reject_write_rules(self, subject: str, version: Mapping[str, Any]) -> None:
         """Raise SchemaRegistryError if this version of the subject has rules that serializers must execute.

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from spark_kafka_sink.diagnostics.deferred_log import warn_once
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import ssl
 
     from spark_kafka_sink.network.security.login import Login
-    from spark_kafka_sink.network.security.tls_context import TlsConfig
+    from spark_kafka_sink.network.security.tls_context import StoreConfig, TlsConfig
     from spark_kafka_sink.sasl.mechanism import ClientMechanism
 
 
@@ -75,6 +75,10 @@ def parse_security_config(options: Mapping[str, object]) -> SecurityConfig:
     tls = _parse_tls(option_texts, faults) if "SSL" in protocol else None
     token_callback = options.get("sasl.oauthbearer.token.callback")
     login = _parse_login(option_texts, token_callback, faults) if "SASL" in protocol else None
+    if login is not None and login.oidc is not None and login.oidc.uses_tls:
+        # The protocol SASL_PLAINTEXT does not use the truststore, but a token endpoint with https does.
+        truststore = tls.truststore if tls is not None else _parse_truststore(option_texts, faults)
+        login = replace(login, oidc=replace(login.oidc, truststore=truststore))
     if faults:
         raise ConfigurationError(faults)
     config = SecurityConfig(protocol, tls, login)
@@ -86,6 +90,12 @@ def _parse_tls(option_texts: Mapping[str, str], faults: OptionFaults) -> TlsConf
     from spark_kafka_sink.network.security.tls_options import parse_tls
 
     return parse_tls(option_texts, faults)
+
+
+def _parse_truststore(option_texts: Mapping[str, str], faults: OptionFaults) -> StoreConfig | None:
+    from spark_kafka_sink.network.security.tls_options import parse_truststore
+
+    return parse_truststore(option_texts, faults)
 
 
 def _parse_login(option_texts: Mapping[str, str], token_callback: object, faults: OptionFaults) -> Login:

@@ -171,14 +171,14 @@ def _check_security(probe: Probe, config: ClientConfig) -> CheckResult:
     for node in probe.bootstrap_nodes:
         error = probe.client.authentication_exception(node.id)
         if error is not None:
-            return CheckResult(
-                SECURITY, Outcome.FAILED, f"{detail}: {error}", _suggest_authentication_remedy(config, error)
-            )
+            message = str(error).removesuffix(error.remedy).rstrip()
+            remedy = error.remedy or _suggest_authentication_remedy(config, error)
+            return CheckResult(SECURITY, Outcome.FAILED, f"{detail}: {message}", remedy)
     return CheckResult(SECURITY, Outcome.SKIPPED, "no connection")
 
 
 def _suggest_authentication_remedy(config: ClientConfig, error: AuthenticationError) -> str:
-    """Return the remedy for a failed login.
+    """Return the remedy for a failed login whose error has none of its own.
 
     The remedy is empty if the error's own message already contains one. This is the case for TLS errors, and if the
     listener expects a different mechanism or no SASL.

@@ -34,7 +34,12 @@ from spark_kafka_sink.formats.options import (
     FormatOptions,
     parse_format_options,
 )
-from spark_kafka_sink.formats.registry_options import REGISTRY_OPTIONS, RegistryOptions, parse_registry_options
+from spark_kafka_sink.formats.registry_options import (
+    REGISTRY_OPTIONS,
+    RegistryOptions,
+    parse_registry_options,
+    suggest_for_serializers,
+)
 from spark_kafka_sink.options import build_option_table
 from spark_kafka_sink.producer.column_plan import ColumnPlan
 from spark_kafka_sink.producer.partitioner import parse_requested_partitions
@@ -222,12 +227,16 @@ def _attach_schema_ids(
     """Query the schema registry for the formats that use it, and return the encoders by record part.
 
     The encoders of these formats then add the id of their schema to each record. All other encoders are unchanged.
+    Errors name options as arguments of send_table().
     """
     encoders: dict[str, Any] = dict(schema_encoders)
     for format_options in formats:
         if format_options.has_registry and registry is not None:
             part = format_options.record_part
-            encoders[part] = attach_schema_id(encoders[part], format_options, registry, topic)
+            try:
+                encoders[part] = attach_schema_id(encoders[part], format_options, registry, topic)
+            except ConfigurationError as error:  # the trust store or key store of the registry cannot be read
+                raise type(error)(error.render(_ARGUMENT_SPELLING)) from error
     return encoders
 
 
@@ -285,7 +294,7 @@ def _parse_formats(topic: str | None, mapping: ColumnMapping, arguments: Mapping
             options[option_names.columns] = ", ".join(f"`{name.replace('`', '``')}`" for name in column_names)
     parsed_options = parse_option_values(_OPTIONS, options, other_names=(), component="producer")
     formats = parse_format_options(parsed_options)
-    registry = parse_registry_options(parsed_options, formats, topic)
+    registry = parse_registry_options(parsed_options, formats, topic, _ARGUMENT_SPELLING)
     return _ParsedFormats(
         formats=list(formats),
         registry=registry,
@@ -301,8 +310,11 @@ def _describe_unknown_argument(name: str) -> str:
     argument = _ARGUMENTS_BY_LOWER_CASE_OPTION.get(name.lower())
     if argument is None and _to_argument_name(name) in TABLE_ARGUMENTS:
         argument = _to_argument_name(name)
+    serializer_suggestion = suggest_for_serializers(name.replace("_", "."))
     if argument is not None:
         suggestion = f"Did you mean '{argument}'?"
+    elif serializer_suggestion is not None:
+        suggestion = _ARGUMENT_SPELLING.format_text(serializer_suggestion)
     else:
         suggestion = describe_missing_column(name, _list_arguments(), "arguments")
     return f"send_table() has no argument '{sanitize(name)}'. {suggestion}"

@@ -14,7 +14,7 @@ import threading
 import urllib.parse
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -28,6 +28,8 @@ class FakeRegistry:
         """Error statuses of the next requests; later requests succeed."""
         self.error_message = "not now"
         """Message of the responses with these statuses."""
+        self.error_code = 50001
+        """Error code of the responses with these statuses."""
         self.retry_after: str | None = None
         self.user_info: str | None = None
         self.default_rule_set: dict[str, Any] | None = None
@@ -43,7 +45,7 @@ class FakeRegistry:
         self.requests.append((method, target))
         self.headers.append(headers)
         if self.error_statuses:
-            return self.error_statuses.pop(0), {"error_code": 50001, "message": self.error_message}
+            return self.error_statuses.pop(0), {"error_code": self.error_code, "message": self.error_message}
         if self.user_info is not None:
             expected = "Basic " + base64.b64encode(self.user_info.encode()).decode()
             if headers.get("authorization") != expected:
@@ -139,6 +141,10 @@ def fake_registry(context: ssl.SSLContext | None = None) -> Iterator[FakeRegistr
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+
+        def handle(self) -> None:
+            with suppress(ssl.SSLError):  # a client that does not trust the certificate
+                super().handle()
 
         def do_GET(self) -> None:
             self._answer("GET")

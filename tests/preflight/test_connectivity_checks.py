@@ -231,6 +231,27 @@ def test_listener_mismatch_does_not_mention_password(security: ListenerSecurity 
     assert "password" not in str(check)
 
 
+def test_token_endpoint_error_has_remedy_of_endpoint() -> None:
+    security = ListenerSecurity("SASL_PLAINTEXT", mechanisms=("OAUTHBEARER",))
+    with embedded_broker(security=security) as broker:
+        options = {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "OAUTHBEARER",
+            "sasl.oauthbearer.token.endpoint.url": "http://127.0.0.1:1/token",
+            "sasl.oauthbearer.client.credentials.client.id": "me",
+            "sasl.oauthbearer.client.credentials.client.secret": SECRET,
+            "sasl.login.retry.backoff.ms": "1",
+        }
+        results = preflight(parse_client_config(options), Target(), timeouts=INTERACTIVE_TIMEOUTS)
+        checks = {check.name: check for check in results}
+    assert "the token endpoint 127.0.0.1:1 cannot be used: ConnectionRefusedError" in checks["security"].detail
+    assert not checks["security"].detail.endswith(" ")
+    assert checks["security"].remedy == (
+        "Check sasl.oauthbearer.token.endpoint.url, and that this machine can reach the endpoint."
+    )
+
+
 def test_plaintext_to_sasl_listener_suggests_security_protocol() -> None:
     security = ListenerSecurity("SASL_PLAINTEXT", users={"alice": SECRET})
     with embedded_broker(security=security) as broker:

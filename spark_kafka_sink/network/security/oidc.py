@@ -7,8 +7,9 @@ A token is requested when a connection authenticates and no valid token is cache
 sends records, so it should rarely wait: once most of a token's lifetime has passed, a separate thread requests the next
 token while the current one remains in use.
 
-The endpoint must use https, except on the loopback interface. Redirects are not followed, the size of the response is
-limited, and an error shows nothing of the response but its standard error code.
+The endpoint must use https, except on the loopback interface. Its certificate is verified against the system's
+authorities and those in the client's truststore. Redirects are not followed, the size of the response is limited, and
+an error shows nothing of the response but its status and its standard error code.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ from spark_kafka_sink.network.http_client import (
     send_request,
 )
 from spark_kafka_sink.network.security.assertions import AssertionConfig, create_assertion, describe_assertion
+from spark_kafka_sink.network.security.tls_context import StoreConfig, TlsConfig, build_client_ssl_context
+from spark_kafka_sink.network.security.tls_errors import describe_certificate_error
 from spark_kafka_sink.network.security_options import get_default
 from spark_kafka_sink.sasl.oauthbearer import decode_token_claims, parse_token_expiry_s
 
@@ -50,6 +53,23 @@ _MAX_LIFETIME_S = 10 * 365 * 86400
 """Maximum lifetime of a token (ten years). A longer lifetime in a response is reduced to it."""
 _JWT_BEARER_GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 _JWT_ASSERTION_TYPE = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
+_CREDENTIALS_STATUSES = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+"""Statuses of a token endpoint that rejects the client or its request (RFC 6749, section 5.2)."""
+_PATH_REMEDY = f"Check the path of {ENDPOINT_URL_OPTION}."
+_UNREACHABLE_REMEDY = f"Check {ENDPOINT_URL_OPTION}, and that this machine can reach the endpoint."
+_UNAVAILABLE_REMEDY = "Check the state of the identity provider, and try again later."
+_SECRET_REMEDY = (
+    "Check the client id, the client secret and the scope in sasl.oauthbearer.* or sasl.jaas.config, and that the "
+    "identity provider issues tokens to this client."
+)
+_ASSERTION_REMEDY = (
+    "Check the assertion and the scope in sasl.oauthbearer.*, and that the identity provider has the public key of "
+    "this client."
+)
+_CERTIFICATE_REMEDY = (
+    "Check the endpoint's certificate, which is verified against the system's authorities and those in "
+    "ssl.truststore.*."
+)
 _ERROR_CODE_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz_")
 _MAX_ERROR_CODE_LENGTH = 63
 
@@ -75,6 +95,17 @@ class OidcConfig:
     """The assertion that the client sends instead of its secret, or None if it sends the secret."""
     use_jwt_bearer_grant: bool = False
     """Whether the assertion itself is exchanged for a token (grant jwt-bearer) instead of authenticating the client."""
+    truststore: StoreConfig | None = None
+    """Authorities that are trusted in addition to the system's; None if there are no others."""
+
+    @property
+    def uses_tls(self) -> bool:
+        return is_https(self.endpoint_url)
+
+    @property
+    def endpoint_host(self) -> str:
+        """The host of the endpoint, with its port if the URL has one."""
+        return urllib.parse.urlsplit(self.endpoint_url).netloc.rpartition("@")[2]
 
 
 def check_endpoint_url(url: str) -> None:
@@ -114,17 +145,12 @@ class TokenSource:
         self,
         config: OidcConfig,
         *,
-        context: ssl.SSLContext | None = None,
         now_s: Callable[[], float] = time.time,
         sleep: Callable[[float], None] = time.sleep,
         run_in_background: Callable[[Callable[[], None]], None] = _start_thread,
     ) -> None:
-        """Create a source that has no token yet.
-
-        `context`: the TLS settings for the endpoint; None for Python's defaults. Tests replace the other arguments.
-        """
+        """Create a source that has no token yet. Tests replace all arguments except `config`."""
         self._config = config
-        self._context = context
         self._now_s = now_s
         self._sleep = sleep
         self._run_in_background = run_in_background
@@ -178,7 +204,7 @@ class TokenSource:
         response = self._send_with_retries(max_attempts)
         token = response.get("access_token")
         if not isinstance(token, str) or not token:
-            raise AuthenticationError("OAUTHBEARER: the token endpoint's response has no access_token")
+            raise _build_endpoint_error(self._config, "responded without an access_token", _PATH_REMEDY)
         return _TokenResponse(token, response.get("expires_in"))
 
     def _compute_lifetime_s(self, response: _TokenResponse, request_time_s: float) -> float:
@@ -202,33 +228,74 @@ class TokenSource:
         backoff_ms = self._config.retry_backoff_ms
         for attempt in range(1, max_attempts + 1):
             try:
-                return _send_token_request(self._config, self._context, self._now_s())
+                return _send_token_request(self._config, self._now_s())
+            # Raise from None, because the traceback would otherwise show the message of an HTTPException, which may
+            # quote the server's response.
             except HttpResponseTooLong as error:
-                raise AuthenticationError(f"OAUTHBEARER: the token endpoint: {error}") from None
+                raise _build_endpoint_error(self._config, f"cannot be used: {error}", _PATH_REMEDY) from None
+            except ssl.SSLCertVerificationError as error:
+                problem = f"cannot be used: {_describe_certificate_error(self._config, error)}"
+                raise _build_endpoint_error(self._config, problem, _CERTIFICATE_REMEDY) from None
+            except ConfigurationError as error:
+                problem = f"cannot be used: {error}"
+                raise _build_endpoint_error(self._config, problem, _CERTIFICATE_REMEDY) from None
+            except _UnavailableError as error:
+                problem, remedy = str(error), _UNAVAILABLE_REMEDY
             except (OSError, http.client.HTTPException) as error:
-                reason = describe_http_error(error)
-                if attempt == max_attempts or isinstance(error, ssl.SSLCertVerificationError):
-                    # Raise from None, because the traceback would otherwise show the message of the HTTPException,
-                    # which may quote the server's response.
-                    raise AuthenticationError(f"OAUTHBEARER: the token request failed: {reason}") from None
+                problem, remedy = f"cannot be used: {describe_http_error(error)}", _UNREACHABLE_REMEDY
+            endpoint_error = _build_endpoint_error(self._config, problem, remedy)
+            if attempt == max_attempts:
+                raise endpoint_error
             delay_s = min(backoff_ms, self._config.retry_backoff_max_ms) / 1000
-            _log.warning("OAUTHBEARER: the token request failed: %s. Retrying in %.1f s.", reason, delay_s)
+            _log.warning("%s Retrying in %.1f s.", endpoint_error.args[0], delay_s)
             self._sleep(delay_s)
             backoff_ms *= 2
         raise AssertionError("the last attempt returns or raises")
 
 
-class _RetriableStatusError(OSError):
+class _UnavailableError(Exception):
     """The endpoint responded with status 5xx or 429, so a retry may succeed."""
 
 
-def _send_token_request(config: OidcConfig, context: ssl.SSLContext | None, now_s: float) -> dict[str, object]:
+def _build_endpoint_error(config: OidcConfig, problem: str, remedy: str) -> AuthenticationError:
+    """Build the error of a token request. `problem`: a predicate whose subject is the token endpoint."""
+    sentence = f"OAUTHBEARER: the token endpoint {config.endpoint_host} {problem}"
+    return AuthenticationError(f"{sentence.removesuffix('.')}.", remedy=remedy)
+
+
+def _describe_certificate_error(config: OidcConfig, error: ssl.SSLCertVerificationError) -> str:
+    """Describe why the endpoint's certificate was not accepted, and what to do about it."""
+    return describe_certificate_error(
+        error,
+        urllib.parse.urlsplit(config.endpoint_url).hostname or "",
+        server="endpoint",
+        truststore="ssl.truststore.location or ssl.truststore.certificates",
+        hostname_remedy=f"correct the host in {ENDPOINT_URL_OPTION}",
+    )
+
+
+def _build_ssl_context(truststore: StoreConfig | None) -> ssl.SSLContext | None:
+    """Build a context that trusts the system's authorities and those in the truststore.
+
+    Return None, which stands for Python's defaults, if there is no truststore. Raise ConfigurationError if the
+    truststore cannot be read.
+    """
+    if truststore is None:
+        return None
+    context = build_client_ssl_context(TlsConfig(truststore=truststore))
+    # The truststore is for the brokers, so the endpoint of a public identity provider need not be in it.
+    context.load_default_certs()
+    return context
+
+
+def _send_token_request(config: OidcConfig, now_s: float) -> dict[str, object]:
     """Send one token request and return the JSON object in the response.
 
-    Raise AuthenticationError if the endpoint rejects the request, and OSError or HTTPException if there is no usable
-    response.
+    Raise AuthenticationError if the endpoint rejects the request, _UnavailableError if the endpoint is unavailable,
+    OSError or HTTPException if there is no usable response, and ConfigurationError if the truststore cannot be read.
     """
     form = _build_form(config, now_s)
+    context = _build_ssl_context(config.truststore)
     connection = open_connection(config.endpoint_url, context, config.connect_timeout_ms / 1000)
     response = send_request(
         connection,
@@ -241,13 +308,17 @@ def _send_token_request(config: OidcConfig, context: ssl.SSLContext | None, now_
     )
     is_busy = response.status >= HTTPStatus.INTERNAL_SERVER_ERROR or response.status == HTTPStatus.TOO_MANY_REQUESTS
     if is_busy:
-        raise _RetriableStatusError(f"the token endpoint returned status {response.status}")
+        raise _UnavailableError(f"responded with status {response.status}")
     content = parse_json_object(response.body)
     if response.status != HTTPStatus.OK:
-        raise AuthenticationError(
-            f"OAUTHBEARER: the token endpoint rejected the request with status {response.status}"
+        problem = (
+            f"rejected the request with status {response.status}"
             f"{_build_error_code_suffix(content)}{_build_assertion_suffix(config, response.date_s, now_s)}"
         )
+        remedy = _PATH_REMEDY
+        if response.status in _CREDENTIALS_STATUSES:
+            remedy = _SECRET_REMEDY if config.assertion is None else _ASSERTION_REMEDY
+        raise _build_endpoint_error(config, problem, remedy)
     return content
 
 

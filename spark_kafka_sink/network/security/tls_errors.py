@@ -10,6 +10,10 @@ _EXPIRED_ERROR = 10
 _UNTRUSTED_ISSUER_ERRORS = frozenset({2, 18, 19, 20, 21})
 _HOST_MISMATCH_ERRORS = frozenset({62, 64})
 
+_BROKER_HOSTNAME_REMEDY = (
+    "connect with a name that is in the certificate, correct advertised.listeners, or set "
+    "ssl.endpoint.identification.algorithm to an empty value to disable the check"
+)
 _REASON_DESCRIPTIONS: dict[str, str] = {
     "WRONG_VERSION_NUMBER": (
         "the peer does not speak TLS: check that security.protocol matches the port, which may be a plaintext listener"
@@ -47,7 +51,14 @@ _REASON_DESCRIPTIONS: dict[str, str] = {
 def describe_tls_error(error: ssl.SSLError, hostname: str) -> str:
     """Describe why a TLS handshake failed and what to do about it."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"the TLS handshake failed: {_describe_verification_error(error, hostname)}"
+        problem = describe_certificate_error(
+            error,
+            hostname,
+            server="broker",
+            truststore="ssl.truststore.*",
+            hostname_remedy=_BROKER_HOSTNAME_REMEDY,
+        )
+        return f"the TLS handshake failed: {problem}"
     reason = error.reason or str(error)
     description = _REASON_DESCRIPTIONS.get(reason)
     if description is None:
@@ -55,22 +66,25 @@ def describe_tls_error(error: ssl.SSLError, hostname: str) -> str:
     return f"the TLS handshake failed: {description} ({reason})"
 
 
-def _describe_verification_error(error: ssl.SSLCertVerificationError, hostname: str) -> str:
-    """Describe why the broker's certificate was not accepted for `hostname`, and what to do about it."""
+def describe_certificate_error(
+    error: ssl.SSLCertVerificationError, hostname: str, *, server: str, truststore: str, hostname_remedy: str
+) -> str:
+    """Describe why a server's certificate was not accepted for `hostname`, and what to do about it.
+
+    `server`: the owner of the certificate, such as "broker".
+    `truststore`: the names of the options with the trusted certificates.
+    `hostname_remedy`: what to do if the certificate is for another host name.
+    """
     code, message = error.verify_code, error.verify_message
     if code == _EXPIRED_ERROR:
-        return "the broker's certificate has expired: renew it on the broker, or correct the clock of this machine"
+        return f"the {server}'s certificate has expired: renew it on the {server}, or correct the clock of this machine"
     if code == _NOT_YET_VALID_ERROR:
-        return "the broker's certificate is not valid yet: check the broker's clock and this machine's"
+        return f"the {server}'s certificate is not valid yet: check the {server}'s clock and this machine's"
     if code in _UNTRUSTED_ISSUER_ERRORS:
         return (
-            f"the broker's certificate is signed by an authority that is not trusted ({message}): "
-            "add the issuer's certificate to ssl.truststore.*"
+            f"the {server}'s certificate is signed by an authority that is not trusted ({message}): "
+            f"add the issuer's certificate to {truststore}"
         )
     if code in _HOST_MISMATCH_ERRORS:
-        return (
-            f"the broker's certificate is not valid for {hostname!r} ({message}): connect with a name that is in the "
-            "certificate, correct advertised.listeners, or set ssl.endpoint.identification.algorithm to an empty "
-            "value to disable the check"
-        )
-    return f"the broker's certificate was rejected: {message}"
+        return f"the {server}'s certificate is not valid for {hostname!r} ({message}): {hostname_remedy}"
+    return f"the {server}'s certificate was rejected: {message}"

@@ -35,7 +35,7 @@ def parse_tls(options: Mapping[str, str], faults: OptionFaults) -> TlsConfig:
     If any fault was added, the returned TlsConfig must not be used.
     """
     return TlsConfig(
-        truststore=_parse_truststore(options, faults),
+        truststore=parse_truststore(options, faults),
         keystore=_parse_keystore(options, faults),
         check_hostname=_parse_check_hostname(options, faults),
         cipher_suites=_parse_cipher_suites(options, faults),
@@ -43,7 +43,7 @@ def parse_tls(options: Mapping[str, str], faults: OptionFaults) -> TlsConfig:
     )
 
 
-def _parse_truststore(options: Mapping[str, str], faults: OptionFaults) -> StoreConfig | None:
+def parse_truststore(options: Mapping[str, str], faults: OptionFaults) -> StoreConfig | None:
     """Return the truststore's configuration, or None if there is no truststore. The store is not read here."""
     store_path, pem = options.get("ssl.truststore.location"), options.get("ssl.truststore.certificates")
     has_store = bool(store_path or pem)

@@ -30,7 +30,7 @@ from spark_kafka_sink.client.option_suggestions import suggest_option_name
 from spark_kafka_sink.diagnostics.deferred_log import warn_once
 from spark_kafka_sink.errors import ConfigurationError, OptionFault, option_placeholder
 from spark_kafka_sink.formats.options import find_encoded_parts, parse_format_options
-from spark_kafka_sink.formats.registry_options import parse_registry_options
+from spark_kafka_sink.formats.registry_options import parse_registry_options, suggest_for_serializers
 from spark_kafka_sink.formats.registry_transport import REGISTRY_PREFIX
 from spark_kafka_sink.producer.config import ProducerConfig, parse_producer_options
 from spark_kafka_sink.producer.options import (
@@ -226,7 +226,10 @@ def _describe_unknown_option(name: str) -> str:
 
 
 def _suggest_option(name: str) -> str:
-    """Return a sentence that suggests a similar option name, or lists the known options if no name is similar."""
+    """Return a sentence that suggests the corresponding option, or lists the known options if none corresponds."""
+    serializer_suggestion = suggest_for_serializers(name)
+    if serializer_suggestion is not None:
+        return SINK_OPTION_SPELLING.format_text(serializer_suggestion)
     similar_names = difflib.get_close_matches(name, OPTION_NAMES_BY_LOWERCASE, n=1, cutoff=_MIN_NAME_SIMILARITY)
     if similar_names:
         return f"Did you mean '{OPTION_NAMES_BY_LOWERCASE[similar_names[0]]}'?"

@@ -5,16 +5,21 @@ from __future__ import annotations
 import base64
 import http.client
 import json
+import pickle
+import ssl
 import threading
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from spark_kafka_sink.errors import AuthenticationError
+from integration.support.certificates import write_certificates
+from spark_kafka_sink.errors import AuthenticationError, ConfigurationError
 from spark_kafka_sink.network.security.oidc import MAX_ATTEMPTS, MAX_RESPONSE_BYTES, OidcConfig, TokenSource
 from spark_kafka_sink.network.security_config import parse_security_config
 from spark_kafka_sink.sasl.oauthbearer import build_unsecured_token
@@ -34,11 +39,16 @@ class Endpoint:
         self.answers.append((status, content if isinstance(content, bytes) else json.dumps(content).encode()))
 
 
-@pytest.fixture
-def endpoint() -> Iterator[Endpoint]:
+@contextmanager
+def serve_tokens(context: ssl.SSLContext | None = None) -> Iterator[Endpoint]:
+    """Run a token endpoint, with TLS if there is a context."""
     state = Endpoint()
 
     class Handler(BaseHTTPRequestHandler):
+        def handle(self) -> None:
+            with suppress(ssl.SSLError):  # a client that does not trust the certificate
+                super().handle()
+
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"])).decode()
             state.requests.append((self.path, dict(self.headers), body))
@@ -53,13 +63,24 @@ def endpoint() -> Iterator[Endpoint]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    if context is not None:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
-    state.url = f"http://127.0.0.1:{server.server_port}/realms/k/token?x=1"
-    yield state
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    origin = f"http://127.0.0.1:{server.server_port}" if context is None else f"https://localhost:{server.server_port}"
+    state.url = f"{origin}/realms/k/token?x=1"
+    try:
+        yield state
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    with serve_tokens() as state:
+        yield state
 
 
 @dataclass
@@ -164,7 +185,7 @@ def test_uses_token_until_expiry_when_renewal_fails(endpoint: Endpoint, caplog: 
     clock.run_thread()
     assert [tokens.get_token() for _ in range(3)] == ["first"] * 3
     assert len(endpoint.requests) == 2, "neither for each connection nor several times"
-    assert "which expires in at most 20 s: OAUTHBEARER: the token request failed" in caplog.text
+    assert "which expires in at most 20 s: OAUTHBEARER: the token endpoint" in caplog.text
     clock.seconds += 11
     tokens.get_token()
     clock.run_thread()
@@ -202,8 +223,8 @@ def test_retries_busy_endpoint_with_exponential_backoff(endpoint: Endpoint, capl
     endpoint.answer({"access_token": "t"})
     assert source(endpoint, clock).get_token() == "t"
     assert clock.waits == [0.1, 0.2]
-    assert "returned status 503). Retrying in 0.1 s." in caplog.text
-    assert "returned status 429). Retrying in 0.2 s." in caplog.text
+    assert "responded with status 503. Retrying in 0.1 s." in caplog.text
+    assert "responded with status 429. Retrying in 0.2 s." in caplog.text
 
 
 def test_limits_token_request_attempts(endpoint: Endpoint) -> None:
@@ -215,8 +236,27 @@ def test_limits_token_request_attempts(endpoint: Endpoint) -> None:
 
 
 def test_unreachable_endpoint_is_an_authentication_error() -> None:
-    with pytest.raises(AuthenticationError, match="the token request failed"):
+    unreachable = r"the token endpoint 127\.0\.0\.1:9 cannot be used: ConnectionRefusedError .*this machine can reach"
+    with pytest.raises(AuthenticationError, match=unreachable):
         source(Endpoint("http://127.0.0.1:9/")).get_token()
+
+
+@pytest.mark.parametrize(
+    ("status", "remedy"),
+    [
+        (401, "Check the client id, the client secret and the scope"),
+        (404, "Check the path of sasl.oauthbearer.token.endpoint.url"),
+        (503, "Check the state of the identity provider"),
+    ],
+)
+def test_error_of_endpoint_has_host_and_own_remedy(endpoint: Endpoint, status: int, remedy: str) -> None:
+    endpoint.answer(b"hush-5", status)
+    with pytest.raises(AuthenticationError) as caught:
+        source(endpoint).get_token()
+    host = endpoint.url.split("/")[2]
+    assert f"the token endpoint {host} " in str(caught.value)
+    assert f"with status {status}. {remedy}" in str(caught.value)
+    assert "broker" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -225,11 +265,11 @@ def test_unreachable_endpoint_is_an_authentication_error() -> None:
         ({"error": "invalid_client", "error_description": "hush-3"}, 401, "status 401: invalid_client"),
         ({"error": "<script>hush-3"}, 400, "status 400"),
         (b"hush-3", 404, "status 404"),
-        ({"access_token": ""}, 200, "no access_token"),
-        ({"access_token": 7}, 200, "no access_token"),
-        (["access_token"], 200, "no access_token"),
-        (b"[" * 100_000, 200, "no access_token"),
-        (b"\xff", 200, "no access_token"),
+        ({"access_token": ""}, 200, "without an access_token"),
+        ({"access_token": 7}, 200, "without an access_token"),
+        (["access_token"], 200, "without an access_token"),
+        (b"[" * 100_000, 200, "without an access_token"),
+        (b"\xff", 200, "without an access_token"),
         (b"x" * (MAX_RESPONSE_BYTES + 1), 200, "exceeds"),
     ],
 )
@@ -249,7 +289,7 @@ def test_traceback_does_not_contain_invalid_http_response(endpoint: Endpoint, mo
 
     monkeypatch.setattr(http.client.HTTPConnection, "getresponse", no_http)
     endpoint.answer(b"")
-    with pytest.raises(AuthenticationError, match="the token request failed: BadStatusLine") as caught:
+    with pytest.raises(AuthenticationError, match="cannot be used: BadStatusLine") as caught:
         source(endpoint, Clock()).get_token()
     assert "hush" not in "".join(traceback.format_exception(caught.value))
 
@@ -277,6 +317,92 @@ def test_connections_with_same_configuration_share_token(endpoint: Endpoint) -> 
     assert len(endpoint.requests) == 1
 
 
+def https_options(url: str) -> dict[str, str]:
+    return {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.oauthbearer.token.endpoint.url": url,
+        "sasl.oauthbearer.client.credentials.client.id": "me",
+        "sasl.oauthbearer.client.credentials.client.secret": "hush-6",
+    }
+
+
+@pytest.fixture
+def tls_endpoint(tmp_path: Path) -> Iterator[Endpoint]:
+    """A token endpoint whose certificate is signed by `tmp_path / "ca.pem"`."""
+    write_certificates(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "node.pem")
+    with serve_tokens(context) as state:
+        state.answer({"access_token": "private", "expires_in": 300})
+        yield state
+
+
+@pytest.mark.parametrize("protocol", ["SASL_SSL", "SASL_PLAINTEXT"])
+def test_trusts_endpoint_with_certificate_from_truststore(
+    tls_endpoint: Endpoint, tmp_path: Path, protocol: str
+) -> None:
+    options = https_options(tls_endpoint.url) | {
+        "security.protocol": protocol,
+        "ssl.truststore.location": str(tmp_path / "ca.pem"),
+    }
+    config = pickle.loads(pickle.dumps(parse_security_config(options)))
+    assert b"Bearer private\x01" in config.create_mechanism("broker").start()
+
+
+def test_trusts_endpoint_of_system_authority_that_is_not_in_truststore(
+    tls_endpoint: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+    options = https_options(tls_endpoint.url) | {"ssl.truststore.location": str(tmp_path / "stranger-ca.pem")}
+    assert b"Bearer private\x01" in parse_security_config(options).create_mechanism("broker").start()
+
+
+@pytest.mark.parametrize("truststore", [None, "stranger-ca.pem"])
+def test_untrusted_endpoint_error_names_truststore(
+    tls_endpoint: Endpoint, tmp_path: Path, truststore: str | None
+) -> None:
+    options = https_options(tls_endpoint.url)
+    if truststore is not None:
+        options["ssl.truststore.location"] = str(tmp_path / truststore)
+    with pytest.raises(AuthenticationError) as caught:
+        parse_security_config(options).create_mechanism("broker")
+    text = str(caught.value)
+    assert f"the token endpoint {tls_endpoint.url.split('/')[2]} cannot be used: the endpoint's certificate is" in text
+    assert "add the issuer's certificate to ssl.truststore.location or ssl.truststore.certificates. Check" in text
+    assert text.endswith("verified against the system's authorities and those in ssl.truststore.*.")
+    assert not tls_endpoint.requests
+
+
+def test_checks_host_name_of_endpoint_even_if_brokers_names_are_not_checked(
+    tls_endpoint: Endpoint, tmp_path: Path
+) -> None:
+    options = https_options(tls_endpoint.url.replace("localhost", "127.0.0.1")) | {
+        "ssl.truststore.location": str(tmp_path / "ca.pem"),
+        "ssl.endpoint.identification.algorithm": "",
+    }
+    with pytest.raises(AuthenticationError, match=r"correct the host in sasl\.oauthbearer\.token\.endpoint\.url"):
+        parse_security_config(options).create_mechanism("broker")
+
+
+def test_truststore_that_cannot_be_read_is_an_authentication_error(tmp_path: Path) -> None:
+    options = https_options("https://localhost:9/") | {"ssl.truststore.location": str(tmp_path / "missing.pem")}
+    with pytest.raises(
+        AuthenticationError, match=r"cannot be used: ssl\.truststore\.location is .*missing\.pem, which"
+    ):
+        parse_security_config(options).create_mechanism("broker")
+
+
+def test_validates_truststore_of_plaintext_listener_only_for_https_endpoint() -> None:
+    options = https_options("https://login.example.com/token") | {
+        "security.protocol": "SASL_PLAINTEXT",
+        "ssl.truststore.type": "BKS",
+    }
+    with pytest.raises(ConfigurationError, match=r"ssl\.truststore\.type must be one of"):
+        parse_security_config(options)
+    parse_security_config(options | {"sasl.oauthbearer.token.endpoint.url": "http://localhost/token"})
+
+
 def test_slow_token_response_fails_at_read_timeout() -> None:
     """The endpoint sends bytes continuously, but never a complete response."""
     gone = threading.Event()
@@ -297,7 +423,7 @@ def test_slow_token_response_fails_at_read_timeout() -> None:
     thread.start()
     config = OidcConfig(f"http://127.0.0.1:{server.server_port}/", "me", "secret", read_timeout_ms=150)
     try:
-        with pytest.raises(AuthenticationError, match="the token request failed"):
+        with pytest.raises(AuthenticationError, match=r"token endpoint .* cannot be used"):
             TokenSource(config, sleep=lambda _: None).get_token()
     finally:
         gone.set()

@@ -136,6 +136,15 @@ def test_suggests_kafka_option_for_name_of_another_client(name: str, words: str)
     assert "hush-hush" not in fault
 
 
+@pytest.mark.parametrize("prefix", ["", "schema.registry."])
+@pytest.mark.parametrize(("name", "source"), [("auto.register.schemas", "lookup"), ("use.latest.version", "latest")])
+def test_suggests_schema_source_for_option_of_confluents_serializers(prefix: str, name: str, source: str) -> None:
+    options = {"valueFormat": "avro-confluent", "schema.registry.url": "http://registry", "topic": "orders"}
+    (fault,) = faults(NEEDED | options | {prefix + name: "true"})
+    assert f"Unknown option '{prefix}{name}'. That is the name in Confluent's serializers" in fault
+    assert f"here it is 'schemaSource', where '{source}' corresponds to " in fault
+
+
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
