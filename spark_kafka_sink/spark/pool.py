@@ -89,16 +89,17 @@ def find_idle_timeout_seconds(context: TaskContext | None) -> float:
 
     `context`: the context of the task; None outside of Spark's tasks.
     """
-    configured_timeout = None if context is None else context.getLocalProperty(IDLE_TIMEOUT_CONF)
-    return parse_duration(configured_timeout or _DEFAULT_IDLE_TIMEOUT)
+    return parse_idle_timeout(None if context is None else context.getLocalProperty(IDLE_TIMEOUT_CONF))
 
 
-def parse_duration(text: str) -> float:
-    """Parse a duration and return it in seconds. A number without a unit is taken as milliseconds.
+def parse_idle_timeout(text: str | None) -> float:
+    """Parse the setting IDLE_TIMEOUT_CONF, and return the timeout in seconds. A number without a unit is milliseconds.
 
     Raise ConfigurationError if `text` is not a duration.
+
+    `text`: the setting's value; None or empty for the default.
     """
-    match = _DURATION_PATTERN.fullmatch(text.strip().lower())
+    match = _DURATION_PATTERN.fullmatch((text or _DEFAULT_IDLE_TIMEOUT).strip().lower())
     if match is None:
         raise ConfigurationError(f"{IDLE_TIMEOUT_CONF} must be a duration such as 30s, 10m or 1h, not {text!r}.")
     return int(match[1]) * _SECONDS_BY_UNIT[match[2] or "ms"]

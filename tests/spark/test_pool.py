@@ -9,20 +9,25 @@ from pathlib import Path
 import pytest
 
 from spark_kafka_sink.errors import ConfigurationError
-from spark_kafka_sink.spark.pool import ProducerPool, lease_producer, parse_duration
+from spark_kafka_sink.spark.pool import ProducerPool, lease_producer, parse_idle_timeout
 from tests.spark.task_cases import pool as pool
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("10m", 600), ("30s", 30), ("1h", 3600), ("2 min", 120), ("500", 0.5)])
 def test_parses_producer_cache_timeout_as_spark_does(text: str, seconds: float) -> None:
-    assert parse_duration(text) == seconds
+    assert parse_idle_timeout(text) == seconds
 
 
 def test_rejects_invalid_duration() -> None:
     with pytest.raises(
         ConfigurationError, match=r"spark\.kafka\.producer\.cache\.timeout must be a duration .*, not 'soon'"
     ):
-        parse_duration("soon")
+        parse_idle_timeout("soon")
+
+
+@pytest.mark.parametrize("text", [None, ""])
+def test_keeps_idle_producers_for_ten_minutes_by_default(text: str | None) -> None:
+    assert parse_idle_timeout(text) == 600
 
 
 def test_error_of_new_producer_names_options_as_spark_job_does(pool: ProducerPool, tmp_path: Path) -> None:
