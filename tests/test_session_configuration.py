@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from spark_kafka_sink.spark.patches.drop_in import REDACTION_CONFS
-from spark_kafka_sink.spark.pool import IDLE_TIMEOUT_CONF, parse_duration
+from spark_kafka_sink.spark.pool import IDLE_TIMEOUT_CONF, parse_idle_timeout
 from tests.documents import blocks
 from tests.test_deploying_document import is_a_setting, said_by
 
@@ -54,7 +54,7 @@ def test_spark_defaults_hide_the_secrets_that_register_hides() -> None:
 
 
 def test_spark_defaults_keep_idle_producers_for_the_default_time() -> None:
-    assert parse_duration(load_spark_defaults()[IDLE_TIMEOUT_CONF]) == 600
+    assert parse_idle_timeout(load_spark_defaults()[IDLE_TIMEOUT_CONF]) == 600
 
 
 def test_logging_configuration_prints_each_line_once_and_keeps_other_loggers() -> None:

@@ -34,6 +34,7 @@ from spark_kafka_sink.diagnostics.column_names import MAX_NAME_CHARACTERS, descr
 from spark_kafka_sink.diagnostics.text import sanitize
 from spark_kafka_sink.errors import KafkaSinkError, PreflightError
 from spark_kafka_sink.formats.encoder import ColumnsEncoder
+from spark_kafka_sink.preflight.checks import end_sentence
 from spark_kafka_sink.producer.column_plan import ColumnPlan
 from spark_kafka_sink.producer.options import ROUND_ROBIN_PARTITIONER
 from spark_kafka_sink.producer.partitioner import compute_partitions_by_key
@@ -363,7 +364,8 @@ def _fetch_partition_count(options: SinkOptions) -> int:
             return len(client.wait_for_topic(options.topic, refresh=True).partitions)
     except KafkaSinkError as error:
         topic = sanitize(options.topic, MAX_NAME_CHARACTERS)
-        raise PreflightError(add_kafka_prefix(_UNKNOWN_PARTITION_COUNT_MESSAGE.format(topic, error))) from error
+        message = _UNKNOWN_PARTITION_COUNT_MESSAGE.format(topic, end_sentence(str(error)))
+        raise PreflightError(add_kafka_prefix(message)) from error
 
 
 def split_off_target_partition(schema: StructType, distributed_by: str | None) -> tuple[StructType, int | None]:

@@ -22,6 +22,7 @@ from pyspark import TaskContext
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.requests.idle_clients import IdleClients
+from spark_kafka_sink.spark.options.names import add_kafka_prefix
 
 MAX_IDLE_PRODUCERS = 8
 """Maximum number of idle producers. Beyond that, the pool closes the least recently used one."""
@@ -30,6 +31,7 @@ _CLOSE_TIMEOUT_SECONDS = 5.0
 IDLE_TIMEOUT_CONF = "spark.kafka.producer.cache.timeout"
 """The setting that Spark uses for its own cache of Kafka producers."""
 _DEFAULT_IDLE_TIMEOUT = "10m"
+_FILE_REMEDY = "The file must exist at that path on every machine that connects to Kafka."
 _DURATION_PATTERN = re.compile(r"(\d+)\s*(us|ms|s|m|min|h|d)?")
 _SECONDS_BY_UNIT = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -54,13 +56,30 @@ PRODUCER_POOL = create_pool()
 def lease_producer(pool: ProducerPool, options: Mapping[str, str], idle_seconds: float) -> Iterator[KafkaProducer]:
     """Lease a producer with these options for the block. No other task uses the producer at the same time.
 
+    Raise ConfigurationError if this machine cannot create a producer with the options, which the driver has checked.
+
     `idle_seconds`: how long the producer stays open after the block, unless it is leased again.
     """
-    create_producer = partial(KafkaProducer, options, flush_at_exit=0)
-    with pool.lease(tuple(sorted(options.items())), create_producer, idle_seconds) as producer:
+    with pool.lease(tuple(sorted(options.items())), partial(_create_producer, options), idle_seconds) as producer:
         yield producer
         # Arrow keeps freed memory for reuse by the same thread, but an idle worker does not need it.
         pa.default_memory_pool().release_unused()
+
+
+def _create_producer(options: Mapping[str, str]) -> KafkaProducer:
+    """Create a producer. If that fails, raise its ConfigurationError with the option names of a Spark job.
+
+    The driver has created clients with the same options, so the usual causes are a file or a package that is missing
+    on this machine, and host names that only this machine cannot resolve.
+    """
+    try:
+        return KafkaProducer(options, flush_at_exit=0)
+    except ConfigurationError as error:
+        task_error = type(error)([add_kafka_prefix(fault) for fault in error.faults])
+        # The OSError is only the context, because its message may contain a private key (describe_unreadable_file).
+        if isinstance(error.__context__, OSError):
+            task_error.remedy = _FILE_REMEDY
+        raise task_error from error
 
 
 def find_idle_timeout_seconds(context: TaskContext | None) -> float:
@@ -70,16 +89,17 @@ def find_idle_timeout_seconds(context: TaskContext | None) -> float:
 
     `context`: the context of the task; None outside of Spark's tasks.
     """
-    configured_timeout = None if context is None else context.getLocalProperty(IDLE_TIMEOUT_CONF)
-    return parse_duration(configured_timeout or _DEFAULT_IDLE_TIMEOUT)
+    return parse_idle_timeout(None if context is None else context.getLocalProperty(IDLE_TIMEOUT_CONF))
 
 
-def parse_duration(text: str) -> float:
-    """Parse a duration and return it in seconds. A number without a unit is taken as milliseconds.
+def parse_idle_timeout(text: str | None) -> float:
+    """Parse the setting IDLE_TIMEOUT_CONF, and return the timeout in seconds. A number without a unit is milliseconds.
 
     Raise ConfigurationError if `text` is not a duration.
+
+    `text`: the setting's value; None or empty for the default.
     """
-    match = _DURATION_PATTERN.fullmatch(text.strip().lower())
+    match = _DURATION_PATTERN.fullmatch((text or _DEFAULT_IDLE_TIMEOUT).strip().lower())
     if match is None:
         raise ConfigurationError(f"{IDLE_TIMEOUT_CONF} must be a duration such as 30s, 10m or 1h, not {text!r}.")
     return int(match[1]) * _SECONDS_BY_UNIT[match[2] or "ms"]

@@ -2,7 +2,8 @@
 
 The application's logging configuration does not reach these processes. By default, Python prints warnings with no time,
 level or logger name, and drops INFO messages. `install_stderr_handler` adds a handler that also prints INFO messages,
-in a format like that of Spark's own log. The handler prints nothing if the user has configured logging in the process.
+in a format like that of Spark's own log. In warnings, it adds the prefix `kafka.` to producer options. The handler
+prints nothing if the user has configured logging in the process.
 """
 
 from __future__ import annotations
@@ -10,11 +11,23 @@ from __future__ import annotations
 import logging
 import sys
 
+from spark_kafka_sink.spark.options.names import add_kafka_prefix
+
 LOGGER = logging.getLogger("spark_kafka_sink")
 """The parent of this package's module loggers. Write results are logged to it directly, at level INFO."""
 
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _TIME_FORMAT = "%y/%m/%d %H:%M:%S"
+
+
+class _PrefixingFormatter(logging.Formatter):
+    """Adds the prefix `kafka.` to the producer options in warnings, because the producer and the client omit it."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - overrides a method of logging.Formatter
+        line = super().formatMessage(record)
+        # INFO messages report results and name no options. Leave them alone, because compiling the pattern takes longer
+        # than logging the result of a write.
+        return add_kafka_prefix(line) if record.levelno >= logging.WARNING else line
 
 
 class _StderrHandler(logging.Handler):
@@ -34,7 +47,7 @@ class _StderrHandler(logging.Handler):
 
 
 _STDERR_HANDLER = _StderrHandler()
-_STDERR_HANDLER.setFormatter(logging.Formatter(_FORMAT, _TIME_FORMAT))
+_STDERR_HANDLER.setFormatter(_PrefixingFormatter(_FORMAT, _TIME_FORMAT))
 
 
 def install_stderr_handler() -> None:

@@ -56,8 +56,11 @@ if TYPE_CHECKING:
     from spark_kafka_sink.producer.record_digests import DigestCollector
     from spark_kafka_sink.spark.exactly_once import ExactlyOnceWrite
 
-NULL_TOPIC_MESSAGE = "null topic present in the data. Use the topic option for setting a default topic."
-"""The error message for a row without a topic, in the wording of Spark's own sink."""
+NULL_TOPIC_MESSAGE = (
+    "null topic present in the data. Fill the column 'topic' or filter these rows out; the option 'topic' would "
+    "replace the topic of all rows."
+)
+"""The error message for a row without a topic. The first sentence is worded as in Spark's own sink."""
 
 NO_TOPIC_LABEL = "no topic"
 """The key under which rows without a topic are counted. It is not a valid topic name."""

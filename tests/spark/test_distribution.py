@@ -196,7 +196,8 @@ def test_micro_batches_share_one_client_and_see_new_partitions(broker: EmbeddedB
 def test_partition_lookup_error_names_option_and_remedy() -> None:
     unreachable = {"kafka.bootstrap.servers": "127.0.0.1:1", "kafka.max.block.ms": "50"}
     with pytest.raises(
-        PreflightError, match=r"(?s)'distribution' is 'partition'.*topic 'there'.*set distribution to 'key'"
+        PreflightError,
+        match=r"(?s)'distribution' is 'partition'.*topic 'there'.*refused\.\nIf only.*set distribution to 'key'",
     ):
         find_partition_count("there", **unreachable)
 

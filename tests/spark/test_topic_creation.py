@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -114,6 +115,36 @@ def test_raises_rejection_of_topic_before_first_task(
     with pytest.raises(PreflightError, match=f"(?s)othing was written.*topic new.*{message}"):
         check(broker, checkConnection=checks)
     assert "new" not in broker.cluster.topics
+
+
+@pytest.mark.parametrize(
+    ("code", "names_options"),
+    [
+        (error_codes.INVALID_PARTITIONS, True),
+        (error_codes.POLICY_VIOLATION, True),
+        (error_codes.TOPIC_AUTHORIZATION_FAILED, False),
+    ],
+)
+def test_rejection_names_options_that_configure_topic(broker: EmbeddedBroker, code: int, names_options: bool) -> None:
+    broker.control.when(api=ApiKey.CREATE_TOPICS).fail(code)
+    with pytest.raises(PreflightError) as error:
+        check(broker, checkConnection="false")
+    assert ("createTopic.partitions" in str(error.value)) is names_options
+
+
+def test_connection_error_of_topic_creation_ends_its_sentence(broker: EmbeddedBroker) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        servers = f"127.0.0.1:{unused.getsockname()[1]}"
+        with pytest.raises(PreflightError) as error:
+            check(broker, checkConnection="false", kafka__bootstrap__servers=servers, kafka__max__block__ms="200")
+    assert str(error.value).endswith("Connection refused.")
+
+
+def test_error_of_topic_creation_names_options_as_spark_job_does(broker: EmbeddedBroker) -> None:
+    tls = {"kafka__security__protocol": "SSL", "kafka__ssl__truststore__location": "/missing/ca.pem"}
+    with pytest.raises(PreflightError, match=r"^Nothing was written: kafka\.ssl\.truststore\.location is /missing"):
+        check(broker, checkConnection="false", **tls)
 
 
 @pytest.mark.parametrize("checks", ["true", "false"])

@@ -39,6 +39,13 @@ def test_worker_prints_warning_with_time_level_and_logger(capsys: pytest.Capture
     assert re.fullmatch(line, capsys.readouterr().err)
 
 
+def test_worker_names_options_in_warnings_as_spark_job_does(capsys: pytest.CaptureFixture[str]) -> None:
+    with logging_as_in_a_worker():
+        install_stderr_handler()
+        logging.getLogger("spark_kafka_sink.client").warning("no response within %d s (request.timeout.ms)", 1)
+    assert capsys.readouterr().err.endswith("no response within 1 s (kafka.request.timeout.ms)\n")
+
+
 def test_prints_results_of_writes_but_no_connection_messages(capsys: pytest.CaptureFixture[str]) -> None:
     with logging_as_in_a_worker():
         KafkaBatchWriter(OPTIONS, ColumnPlan(value=0)).commit([create_task_report(0)])

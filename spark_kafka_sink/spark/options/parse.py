@@ -336,9 +336,19 @@ def _parse_kafka_options(kafka_options: dict[str, str]) -> _ParsedKafkaOptions:
 
 
 def _render_kafka_fault(fault: str | OptionFault) -> str:
-    """Render a fault in a producer option. If the option takes a Java class, name the alternatives for Spark jobs."""
+    """Render a fault in a producer option.
+
+    If the option takes a Java class, name the alternatives for Spark jobs. If it is an option of the sink, which has no
+    prefix, give its name without the prefix.
+    """
     if isinstance(fault, str):
         return fault
+    sink_option = _find_sink_option(fault.option)
+    if sink_option is not None:
+        return (
+            f"{KAFKA_PREFIX}{sink_option} is not an option of the Kafka producer: use '{sink_option}', without the "
+            "prefix."
+        )
     if fault.option in JAVA_CLASS_OPTION_REMEDIES:
         remedy = JAVA_CLASS_OPTION_REMEDIES[fault.option]
         return f"{KAFKA_PREFIX}{fault.option} cannot be set: it names a Java class. {remedy}."
@@ -346,3 +356,11 @@ def _render_kafka_fault(fault: str | OptionFault) -> str:
         problem = f"{UNSUPPORTED_PARTITIONER_MESSAGE}. {_PARTITIONER_REMEDY}"
         fault = replace(fault, values={**fault.values, "problem": problem})
     return fault.render(PREFIXED_OPTION_SPELLING)
+
+
+def _find_sink_option(name: str) -> str | None:
+    """Return the sink's option with this lowercase name, as it is documented, or None if there is none."""
+    topic_config_prefix = TOPIC_CONFIG_PREFIX.lower()
+    if name.startswith(topic_config_prefix):
+        return TOPIC_CONFIG_PREFIX + name.removeprefix(topic_config_prefix)
+    return OPTION_NAMES_BY_LOWERCASE.get(name)

@@ -74,6 +74,7 @@ from spark_kafka_sink.spark.patches.task_limits import (
     parse_max_tasks,
     set_concurrent_tasks_option,
 )
+from spark_kafka_sink.spark.pool import IDLE_TIMEOUT_CONF, parse_idle_timeout
 from spark_kafka_sink.spark.positional_columns import select_by_position
 from spark_kafka_sink.spark.writer import CONTINUOUS_TRIGGER_MESSAGE
 
@@ -468,13 +469,14 @@ def _prepare_table_write(writer: Any, recorded_calls: RecordedCalls) -> None:
 
 
 def _check_and_build_write_plan(writer: Any, recorded_calls: RecordedCalls) -> WritePlan:
-    """Check the options, the schema and the connection to Kafka. Raise a KafkaSinkError if a check fails.
+    """Check Spark's settings, the options, the schema and the connection. Raise a KafkaSinkError if a check fails.
 
     Return which columns to write, and how to distribute the rows. Call `set_concurrent_tasks_option` first, because the
     checks use the number of concurrent tasks.
     """
     frame = get_writer_dataframe(writer)
     options = recorded_calls.options()
+    parse_idle_timeout(frame.sparkSession.conf.get(IDLE_TIMEOUT_CONF, None))  # the tasks use it
     if _is_spark_connect(writer):
         # The options may refer to packages and files that exist on the driver but not on this client.
         return run_checks_on_driver(frame.sparkSession, options, frame.schema)

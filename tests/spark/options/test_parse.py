@@ -87,6 +87,12 @@ def test_suggests_option_for_misspelt_name(name: str, meant: str) -> None:
     assert meant in fault
 
 
+@pytest.mark.parametrize("name", ["onRecordError", "topic", "checkConnection", "createTopic.config.cleanup.policy"])
+def test_rejects_prefix_of_sink_option(name: str) -> None:
+    (fault,) = faults(NEEDED | {f"kafka.{name}": "x"})
+    assert fault == f"kafka.{name} is not an option of the Kafka producer: use '{name}', without the prefix."
+
+
 def test_rejects_unknown_option_without_similar_name() -> None:
     (fault,) = faults(NEEDED | {"zzzzzz": "1"})
     assert "Unknown option 'zzzzzz'" in fault

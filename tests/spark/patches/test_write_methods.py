@@ -19,6 +19,7 @@ from pyspark.sql.readwriter import DataFrameWriter
 from spark_kafka_sink import register
 from spark_kafka_sink.errors import ConfigurationError, KafkaSinkError, PreflightError, SchemaError
 from spark_kafka_sink.spark.patches.drop_in import REDACTION_CONFS
+from spark_kafka_sink.spark.pool import IDLE_TIMEOUT_CONF
 from spark_kafka_sink.testing import EmbeddedBroker, assert_topic_equals, embedded_broker
 
 pytestmark = pytest.mark.needs("java")
@@ -207,6 +208,15 @@ def test_failed_write_can_be_fixed_and_saved_with_same_writer(
     writer.option("kafka.acks", "all").save()
     writer.save()
     assert_topic_equals(rows.union(rows), broker.topic("mended"))
+
+
+def test_rejects_invalid_producer_cache_timeout(rows: DataFrame, spark: SparkSession) -> None:
+    spark.conf.set(IDLE_TIMEOUT_CONF, "10 minutes")
+    try:
+        error = refused(rows.write.format("pykafka").options(**NOWHERE).save, spark)
+    finally:
+        spark.conf.unset(IDLE_TIMEOUT_CONF)
+    assert str(error) == f"{IDLE_TIMEOUT_CONF} must be a duration such as 30s, 10m or 1h, not '10 minutes'."
 
 
 def test_error_names_host_and_port_of_wrong_address(rows: DataFrame, spark: SparkSession, unused_port: int) -> None:

@@ -202,7 +202,12 @@ def test_null_topic_fails_task(broker: EmbeddedBroker, pool: ProducerPool) -> No
     with pytest.raises(DeliveryError) as error:
         write_rows(options(broker), ColumnPlan(value=0, topic=1), iter([NULL_TOPIC_MESSAGE]), pool)
     assert (
-        "failed to write 1 record to Kafka. InvalidRecordError: null topic present" in str(error.value).splitlines()[0]
+        str(error.value)
+        .splitlines()[0]
+        .endswith(
+            "failed to write 1 record to Kafka. InvalidRecordError: null topic present in the data. Fill the column "
+            "'topic' or filter these rows out; the option 'topic' would replace the topic of all rows."
+        )
     )
     assert "- no topic: 1 record, for example with no key." in str(error.value)
     assert '.option("onRecordError", "deadLetter")' in str(error.value)

@@ -10,12 +10,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_kafka_sink.errors import ConfigurationError, SchemaError
 from spark_kafka_sink.reports.store import read_reports
 from spark_kafka_sink.spark.options.parse import parse_options
+from spark_kafka_sink.spark.pool import IDLE_TIMEOUT_CONF, find_idle_timeout_seconds
 from spark_kafka_sink.testing import EmbeddedBroker, assert_topic_equals, embedded_broker, run_stream, topic_frame
 
 pytestmark = pytest.mark.needs("java")
@@ -313,10 +316,14 @@ def test_rejects_invalid_number_of_tasks(spark: SparkSession, broker: EmbeddedBr
         write(frame, broker, topic, maxTasks="0", maxBytesPerSecond="5")
 
 
-def test_tasks_get_producer_cache_timeout_of_spark(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
-    spark.conf.set("spark.kafka.producer.cache.timeout", "soon")
+def test_tasks_get_producer_cache_timeout_of_spark(spark: SparkSession) -> None:
+    def find_timeout(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            yield pa.record_batch({"seconds": [find_idle_timeout_seconds(TaskContext.get())]})
+
+    spark.conf.set(IDLE_TIMEOUT_CONF, "45s")
     try:
-        with pytest.raises(Exception, match=r"spark\.kafka\.producer\.cache\.timeout must be a duration"):
-            write(spark.range(1).selectExpr("'v' AS value"), broker, topic)
+        rows = spark.range(0, 1, 1, 1).mapInArrow(find_timeout, "seconds DOUBLE").collect()
+        assert [row["seconds"] for row in rows] == [45.0]
     finally:
-        spark.conf.unset("spark.kafka.producer.cache.timeout")
+        spark.conf.unset(IDLE_TIMEOUT_CONF)
