@@ -87,7 +87,7 @@ ON_THE_DRIVER: dict[str, tuple[str, str, Callable[[KafkaCluster], dict[str, str]
     ),
     "a certificate of yesterday": (
         "EXPIRED",
-        "the broker's certificate has expired",
+        "certificate has expired",
         lambda cluster: {"security.protocol": "SSL", **authority(cluster, "ca.pem")},
     ),
     "no certificate of the client": (
