@@ -58,7 +58,7 @@ MISSING_ROWS_REMEDY = (
     "compare the batch with the records in Kafka, and write only the missing rows, with a job of your own. Compare "
     "only when none of the topics has an open transaction: a read_committed reader finds no records behind it."
 )
-"""What to do about lost rows once the batch is given up. It continues a sentence."""
+"""The remedy for lost rows, to be followed once the batch is given up. It continues a sentence."""
 
 
 def is_transaction_lost(error: BrokerError) -> bool:

@@ -136,13 +136,19 @@ def test_request_waits_for_new_connection_to_node_that_was_unreachable(
     assert describe_all_topics(client, node).brokers
 
 
-def test_lost_connection_fails_queued_requests_without_another_attempt(
-    cluster: SimulatedCluster, client: BlockingClient
-) -> None:
+def reset_connection(cluster: SimulatedCluster, client: BlockingClient) -> Node:
+    """Connect to a node and stop it. The client has not noticed yet that the connection is reset."""
     node = fetch_node(client, 1)
     describe_all_topics(client, node)  # connects
     cluster.stop_node(1)
-    cluster.system.advance(ROUND_TRIPS_MS)  # the connection is reset, but the client has not noticed it yet
+    cluster.system.advance(ROUND_TRIPS_MS)
+    return node
+
+
+def test_lost_connection_fails_queued_requests_without_another_attempt(
+    cluster: SimulatedCluster, client: BlockingClient
+) -> None:
+    node = reset_connection(cluster, client)
     connection_count = len(cluster.system.connects)
     for call in begin_calls(client, node, 2):
         with pytest.raises(DisconnectedError):
@@ -153,11 +159,7 @@ def test_lost_connection_fails_queued_requests_without_another_attempt(
 def test_only_sent_requests_are_in_doubt_after_lost_connection(
     cluster: SimulatedCluster, client: BlockingClient
 ) -> None:
-    node = fetch_node(client, 1)
-    describe_all_topics(client, node)  # connects
-    cluster.stop_node(1)
-    cluster.system.advance(ROUND_TRIPS_MS)  # the connection is reset, but the client has not noticed it yet
-    calls = begin_calls(client, node, 2)
+    calls = begin_calls(client, reset_connection(cluster, client), 2)
     for call in calls:
         with pytest.raises(DisconnectedError):
             client.finish(call)
