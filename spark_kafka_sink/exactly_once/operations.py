@@ -101,7 +101,7 @@ class AbortResult:
     errors_by_id: Mapping[str, BrokerError] = field(default_factory=dict)
     """The errors of rejected aborts by transactional id. These ids may still have or get an open transaction."""
     committed_batch: Batch | None = None
-    """The last batch that is committed under the prefix, which `abort` does not change; None if there is none."""
+    """The last batch that is committed under the prefix. None if there is none, or if this is not certain."""
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,8 @@ def abort(options: Mapping[str, str], prefix: str, log_topic: str = DECISION_LOG
         identity, entry = _fence_driver(transactions, check_not_decided)
         claim = _build_claim(entry, identity)
         abort_result = _claim_and_abort_open_transactions(transactions, identity, entry, claim)
-        return replace(abort_result, committed_batch=entry.last_decided_batch)
+        # Anyone may have written an unproven entry, so its batch is not necessarily committed.
+        return replace(abort_result, committed_batch=None if entry.is_unproven else entry.last_decided_batch)
 
 
 @contextmanager
