@@ -103,6 +103,12 @@ class KafkaSinkError(Exception):
     def __str__(self) -> str:
         return f"{self.destination}: {self.reason}" if self.destination else self.reason
 
+    def rewrite(self, convert: Callable[[str], str]) -> None:
+        """Replace the message and the remedy with their converted text, for example to add a prefix to option names."""
+        self.args = (convert(super().__str__()),)
+        if self.remedy:
+            self.remedy = convert(self.remedy)
+
 
 def copy_error(error: ErrorT) -> ErrorT:
     """Copy an exception, with its cause, so that it can be raised again.
@@ -228,6 +234,10 @@ class ConfigurationError(KafkaSinkError, ValueError):
         `values`: the values of the OptionFault.
         """
         return type(self)(OptionFault(option, text, {**values, "problem": str(self)}))
+
+    def rewrite(self, convert: Callable[[str], str]) -> None:
+        self._faults = self.faults = tuple(convert(fault) for fault in self.faults)
+        super().rewrite(convert)
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self._faults,), self.__dict__

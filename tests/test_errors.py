@@ -104,3 +104,20 @@ def test_pickled_broker_error_mentions_possibly_stored_records_once() -> None:
     twice = pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(error))))
     assert str(twice) == "t: FAILED (99) The records may have been stored."
     assert (twice.code, twice.name) == (99, "FAILED")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConfigurationError(["late.", TIMEOUT]),
+        BrokerError("late.", code=99, name="FAILED"),
+        DeliveryTimeoutError("late."),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_rewritten_error_keeps_its_new_message_when_pickled(error: KafkaSinkError) -> None:
+    message = str(error)
+    error.remedy = "wait."
+    error.rewrite(str.upper)
+    copied = pickle.loads(pickle.dumps(error))
+    assert copied.text == f"{message.upper()} WAIT."

@@ -53,6 +53,7 @@ from spark_kafka_sink.exactly_once.transaction_names import (
 )
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.spark.constants import IDEMPOTENCY_KEY_IN_STREAM_MESSAGE, MISSING_QUERY_NAME_MESSAGE
+from spark_kafka_sink.spark.options.names import kafka_prefix_in_errors
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
 from spark_kafka_sink.spark.task_report import MicroBatchId, TaskIdentity, TaskReport
 
@@ -185,7 +186,7 @@ class ExactlyOnceWrite:
             )
         transactions = [report.transaction for report in reports if report.transaction is not None]
         if transactions or self.delivery.is_single_use:
-            with Driver(self.delivery) as driver:
+            with _open_driver(self.delivery) as driver:
                 driver.commit(self.start, batch, transactions, summary)
 
     def abort(self, reports: Sequence[TaskReport]) -> AbortOutcome:
@@ -194,7 +195,7 @@ class ExactlyOnceWrite:
         `reports`: the reports of the tasks that finished.
         """
         batch = self._require_single_batch(reports)
-        with Driver(self.delivery) as driver:
+        with _open_driver(self.delivery) as driver:
             was_aborted = driver.abort(self.start, batch)
         if was_aborted:
             return AbortOutcome(was_aborted, _RUN_ABORTED_MESSAGE if self.is_stream else _JOB_ABORTED_MESSAGE)
@@ -256,9 +257,16 @@ class UnreportedBatch:
 
         Nothing is aborted if a batch is decided or being decided, or if a newer driver has taken over.
         """
-        with Driver(self.delivery) as driver:
+        with _open_driver(self.delivery) as driver:
             was_aborted = driver.abort_unreported(self.start_name)
         return AbortOutcome(was_aborted, _RUN_ABORTED_MESSAGE if was_aborted else _NOT_ABORTED_MESSAGE)
+
+
+@contextlib.contextmanager
+def _open_driver(delivery: Delivery) -> Iterator[Driver]:
+    """Open the driver for the block. Errors name the producer's options as a Spark job does."""
+    with kafka_prefix_in_errors(), Driver(delivery) as driver:
+        yield driver
 
 
 def _to_batch(micro_batch: MicroBatchId) -> Batch:
@@ -296,7 +304,7 @@ def begin_job(options: SinkOptions, driver_process_id: int | None = None) -> Exa
 
 def _begin_write(delivery: Delivery, driver_name: str, *, is_stream: bool) -> ExactlyOnceWrite:
     """Begin a batch as the driver with this name. This fences older drivers of the same prefix."""
-    with Driver(delivery) as driver:
+    with _open_driver(delivery) as driver:
         return ExactlyOnceWrite(delivery, driver.begin(driver_name), is_stream=is_stream)
 
 

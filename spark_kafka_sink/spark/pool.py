@@ -22,7 +22,7 @@ from pyspark import TaskContext
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.requests.idle_clients import IdleClients
-from spark_kafka_sink.spark.options.names import add_kafka_prefix
+from spark_kafka_sink.spark.options.names import kafka_prefix_in_errors
 
 MAX_IDLE_PRODUCERS = 8
 """Maximum number of idle producers. Beyond that, the pool closes the least recently used one."""
@@ -73,13 +73,13 @@ def _create_producer(options: Mapping[str, str]) -> KafkaProducer:
     on this machine, and host names that only this machine cannot resolve.
     """
     try:
-        return KafkaProducer(options, flush_at_exit=0)
+        with kafka_prefix_in_errors():
+            return KafkaProducer(options, flush_at_exit=0)
     except ConfigurationError as error:
-        task_error = type(error)([add_kafka_prefix(fault) for fault in error.faults])
         # The OSError is only the context, because its message may contain a private key (describe_unreadable_file).
         if isinstance(error.__context__, OSError):
-            task_error.remedy = _FILE_REMEDY
-        raise task_error from error
+            error.remedy = _FILE_REMEDY
+        raise
 
 
 def find_idle_timeout_seconds(context: TaskContext | None) -> float:

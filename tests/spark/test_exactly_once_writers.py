@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import pickle
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -14,7 +14,13 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
-from spark_kafka_sink.errors import DeliveryError, ExactlyOnceError, IllegalStateError, NetworkError
+from spark_kafka_sink.errors import (
+    AuthenticationError,
+    DeliveryError,
+    ExactlyOnceError,
+    IllegalStateError,
+    NetworkError,
+)
 from spark_kafka_sink.exactly_once import operations
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.reports.store import read_reports
@@ -143,6 +149,29 @@ def test_task_reports_exclude_keys_of_earlier_jobs(broker: EmbeddedBroker, monke
         writer.commit([message])
         assert b"kkk" not in pickle.dumps(message)
     assert read_values(broker) == ["a"] * 3
+
+
+def test_errors_of_driver_name_options_as_spark_jobs_do(
+    spark: Spark, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without this, the errors name no prefix if checkConnection=false has skipped the checks before the write."""
+    writer = spark.job()
+    message = spark.task(writer, rows("a"))
+
+    def reject(*args: object) -> Driver:
+        raise AuthenticationError("The login was rejected.", remedy="Check sasl.jaas.config.")
+
+    monkeypatch.setattr(exactly_once, "Driver", reject)
+    steps: list[Callable[[], object]] = [
+        spark.job,
+        spark.batch,
+        lambda: writer.commit([message]),
+        lambda: exactly_once.UnreportedBatch(writer._exactly_once_write.delivery, "start").abort([]),
+        lambda: writer._exactly_once_write.abort([message]),
+    ]
+    for step in steps:
+        with pytest.raises(AuthenticationError, match=r"Check kafka\.sasl\.jaas\.config\."):
+            step()
 
 
 def test_does_not_commit_job_with_missing_report(spark: Spark, broker: EmbeddedBroker) -> None:

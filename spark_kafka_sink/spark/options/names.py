@@ -8,9 +8,11 @@ already text, so `add_kafka_prefix` inserts the prefix afterwards.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 
-from spark_kafka_sink.errors import OptionSpelling
+from spark_kafka_sink.errors import KafkaSinkError, OptionSpelling
 from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
 from spark_kafka_sink.producer.options import PRODUCER_OPTIONS
 
@@ -67,6 +69,16 @@ def add_kafka_prefix(text: str) -> str:
     Option names without a dot, such as `acks`, are left alone because they may be ordinary words.
     """
     return _compile_unprefixed_option_pattern().sub(lambda match: KAFKA_PREFIX + match[0], text)
+
+
+@contextmanager
+def kafka_prefix_in_errors() -> Iterator[None]:
+    """Add the prefix `kafka.` to the producer options in any KafkaSinkError that the block raises."""
+    try:
+        yield
+    except KafkaSinkError as error:
+        error.rewrite(add_kafka_prefix)
+        raise
 
 
 @cache

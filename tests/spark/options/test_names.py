@@ -6,11 +6,13 @@ import re
 
 import pytest
 
+from spark_kafka_sink.errors import NetworkError
 from spark_kafka_sink.spark.options.names import (
     JAVA_CLASS_OPTION_REMEDIES,
     PRODUCER_OPTION_NAMES,
     TABLE_AND_FILE_OPTIONS,
     add_kafka_prefix,
+    kafka_prefix_in_errors,
 )
 from spark_kafka_sink.spark.options.parse import parse_options
 from spark_kafka_sink.spark.options.table import OPTION_NAMES_BY_LOWERCASE, SINK_OPTIONS
@@ -40,6 +42,12 @@ def test_adds_no_prefix_to_other_words(words: str) -> None:
 
 def test_adds_kafka_prefix_to_option_families() -> None:
     assert add_kafka_prefix("Check sasl.oauthbearer.*, please") == "Check kafka.sasl.oauthbearer.*, please"
+
+
+def test_adds_kafka_prefix_to_message_and_remedy_of_an_error() -> None:
+    with pytest.raises(NetworkError) as caught, kafka_prefix_in_errors():
+        raise NetworkError("max.block.ms has passed.", address="b:9092", remedy="Check security.protocol.")
+    assert str(caught.value) == "b:9092: kafka.max.block.ms has passed. Check kafka.security.protocol."
 
 
 def test_remedies_for_java_classes_name_existing_options() -> None:
