@@ -66,3 +66,16 @@ def test_error_of_missing_file_says_that_every_machine_needs_it(pool: ProducerPo
         "kafka.ssl.truststore.location is /missing/ca.pem, which cannot be read on this machine: No such file or "
         "directory. The file must exist at that path on every machine that connects to Kafka."
     )
+
+
+def test_error_of_damaged_certificate_does_not_say_that_a_file_is_missing(pool: ProducerPool) -> None:
+    certificate = "-----BEGIN CERTIFICATE-----\nQUJD\n-----END CERTIFICATE-----\n"
+    options = {
+        "bootstrap.servers": "127.0.0.1:1",
+        "security.protocol": "SSL",
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.certificates": certificate,
+    }
+    with pytest.raises(ConfigurationError) as error, lease_producer(pool, options, idle_seconds=60):
+        pass
+    assert str(error.value) == "kafka.ssl.truststore.certificates has a certificate that is damaged."
