@@ -191,11 +191,11 @@ def _is_ignored(name: str, has_format: bool) -> bool:
 
     `has_format`: whether valueFormat or keyFormat is set. The sink then uses the options `schema.registry.*`.
     """
-    if has_format and name.startswith(REGISTRY_PREFIX):
-        return False
+    unprefixed_name = name.removeprefix(KAFKA_PREFIX)
+    if has_format and unprefixed_name.startswith(REGISTRY_PREFIX):
+        return False  # with the prefix `kafka.`, it is an error that names the right option
     if name in _LOWERCASE_SOURCE_OPTIONS:
         return True
-    unprefixed_name = name.removeprefix(KAFKA_PREFIX)
     return unprefixed_name in CONSUMER_OPTIONS or unprefixed_name.startswith(REGISTRY_PREFIXES)
 
 
@@ -349,6 +349,10 @@ def _render_kafka_fault(fault: str | OptionFault) -> str:
             f"{KAFKA_PREFIX}{sink_option} is not an option of the Kafka producer: use '{sink_option}', without the "
             "prefix."
         )
+    serializer_suggestion = suggest_for_serializers(fault.option)
+    if serializer_suggestion is not None:
+        suggestion = SINK_OPTION_SPELLING.format_text(serializer_suggestion)
+        return f"{KAFKA_PREFIX}{fault.option} is not an option of the Kafka producer. {suggestion}"
     if fault.option in JAVA_CLASS_OPTION_REMEDIES:
         remedy = JAVA_CLASS_OPTION_REMEDIES[fault.option]
         return f"{KAFKA_PREFIX}{fault.option} cannot be set: it names a Java class. {remedy}."

@@ -93,6 +93,14 @@ def test_rejects_prefix_of_sink_option(name: str) -> None:
     assert fault == f"kafka.{name} is not an option of the Kafka producer: use '{name}', without the prefix."
 
 
+@pytest.mark.parametrize("name", ["url", "basic.auth.user.info", "ssl.truststore.location"])
+def test_rejects_prefix_of_registry_option_if_a_format_is_set(name: str) -> None:
+    """Without a format, the option is ignored, as in Spark's own sink."""
+    options = NEEDED | {"valueFormat": "json", f"kafka.schema.registry.{name}": "x"}
+    (fault,) = faults(options)
+    assert fault.endswith(f"use 'schema.registry.{name}', without the prefix.")
+
+
 def test_rejects_unknown_option_without_similar_name() -> None:
     (fault,) = faults(NEEDED | {"zzzzzz": "1"})
     assert "Unknown option 'zzzzzz'" in fault
@@ -142,12 +150,13 @@ def test_suggests_kafka_option_for_name_of_another_client(name: str, words: str)
     assert "hush-hush" not in fault
 
 
-@pytest.mark.parametrize("prefix", ["", "schema.registry."])
+@pytest.mark.parametrize("prefix", ["", "schema.registry.", "kafka.", "kafka.schema.registry."])
 @pytest.mark.parametrize(("name", "source"), [("auto.register.schemas", "lookup"), ("use.latest.version", "latest")])
 def test_suggests_schema_source_for_option_of_confluents_serializers(prefix: str, name: str, source: str) -> None:
     options = {"valueFormat": "avro-confluent", "schema.registry.url": "http://registry", "topic": "orders"}
     (fault,) = faults(NEEDED | options | {prefix + name: "true"})
-    assert f"Unknown option '{prefix}{name}'. That is the name in Confluent's serializers" in fault
+    assert f"{prefix}{name}" in fault
+    assert ". That is the name in Confluent's serializers" in fault
     assert f"here it is 'schemaSource', where '{source}' corresponds to " in fault
 
 
