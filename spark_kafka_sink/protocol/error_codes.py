@@ -371,7 +371,7 @@ UNSUPPORTED_COMPRESSION_TYPE = _define_error(
     76,
     "UNSUPPORTED_COMPRESSION_TYPE",
     OTHER,
-    "The broker is too old for this compression.type; zstd requires Kafka 2.1.",
+    "The broker is too old for this compression codec; zstd requires Kafka 2.1.",
 )
 STALE_BROKER_EPOCH = _define_error(77, "STALE_BROKER_EPOCH")
 OFFSET_NOT_AVAILABLE = _define_error(78, "OFFSET_NOT_AVAILABLE", RETRIABLE)

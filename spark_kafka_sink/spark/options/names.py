@@ -23,10 +23,18 @@ SINK_OPTION_SPELLING = OptionSpelling("'{}'".format, "Option ")
 PREFIXED_OPTION_SPELLING = OptionSpelling(f"{KAFKA_PREFIX}{{}}".format)
 """Renders the names of the producer's options, for example as kafka.linger.ms."""
 
-_DOTTED_OPTION_NAMES_LONGEST_FIRST = sorted(
-    (name for name in PRODUCER_OPTION_NAMES if "." in name), key=len, reverse=True
+NAMES_LEFT_ALONE = tuple(
+    name
+    for name in PRODUCER_OPTION_NAMES
+    if "." not in name or name.startswith("compression.") or name == "transactional.id"
 )
-"""Names with a dot, longest first, because a regular expression takes the first alternative that matches."""
+"""Options that get no prefix in text.
+
+Names without a dot may be ordinary words, topics have settings named `compression.*`, and the sink itself sets the
+transactional ids.
+"""
+_PREFIXED_NAMES_LONGEST_FIRST = sorted({*PRODUCER_OPTION_NAMES} - {*NAMES_LEFT_ALONE}, key=len, reverse=True)
+"""The other options, longest first, because a regular expression takes the first alternative that matches."""
 _OPTION_FAMILIES = ("ssl.keystore.*", "ssl.truststore.*", "sasl.oauthbearer.*")
 """Groups of options that errors name as a whole."""
 
@@ -64,10 +72,7 @@ ASYNC_PROGRESS_OPTIONS = (
 
 
 def add_kafka_prefix(text: str) -> str:
-    """Add the prefix `kafka.` to each producer option in the text that does not have it.
-
-    Option names without a dot, such as `acks`, are left alone because they may be ordinary words.
-    """
+    """Add the prefix `kafka.` to each producer option in the text that does not have it, except NAMES_LEFT_ALONE."""
     return _compile_unprefixed_option_pattern().sub(lambda match: KAFKA_PREFIX + match[0], text)
 
 
@@ -84,6 +89,6 @@ def kafka_prefix_in_errors() -> Iterator[None]:
 @cache
 def _compile_unprefixed_option_pattern() -> re.Pattern[str]:
     """Compile the pattern on first use, because a worker imports this module but rarely renders an error."""
-    names = "|".join(re.escape(name) for name in (*_OPTION_FAMILIES, *_DOTTED_OPTION_NAMES_LONGEST_FIRST))
+    names = "|".join(re.escape(name) for name in (*_OPTION_FAMILIES, *_PREFIXED_NAMES_LONGEST_FIRST))
     # The pattern must not match inside kafka.linger.ms, schema.registry.ssl.protocol or transaction.max.timeout.ms.
     return re.compile(rf"(?<![\w.-])(?:{names})(?![\w-]|\.\w)")

@@ -9,6 +9,7 @@ import pytest
 from spark_kafka_sink.errors import NetworkError
 from spark_kafka_sink.spark.options.names import (
     JAVA_CLASS_OPTION_REMEDIES,
+    NAMES_LEFT_ALONE,
     PRODUCER_OPTION_NAMES,
     TABLE_AND_FILE_OPTIONS,
     add_kafka_prefix,
@@ -18,7 +19,7 @@ from spark_kafka_sink.spark.options.parse import parse_options
 from spark_kafka_sink.spark.options.table import OPTION_NAMES_BY_LOWERCASE, SINK_OPTIONS
 
 
-@pytest.mark.parametrize("name", [name for name in PRODUCER_OPTION_NAMES if "." in name])
+@pytest.mark.parametrize("name", [name for name in PRODUCER_OPTION_NAMES if name not in NAMES_LEFT_ALONE])
 def test_adds_kafka_prefix_once_to_each_option_in_a_text(name: str) -> None:
     shown = add_kafka_prefix(f"{name} is wrong ({name}), compare {name}. Set {name}=1; not kafka.{name}: {name}")
     assert shown.count(f"kafka.{name}") == shown.count(name) == 6
@@ -34,6 +35,8 @@ def test_adds_kafka_prefix_once_to_each_option_in_a_text(name: str) -> None:
         "schema.registry.ssl.keystore.location",
         "up to the retries of a task; as acks asks for",
         "kafka.linger.ms",
+        "the topic has compression.type lz4, not zstd",
+        "Another producer with the same transactional.id has started.",
     ],
 )
 def test_adds_no_prefix_to_other_words(words: str) -> None:
