@@ -17,6 +17,7 @@ from spark_kafka_sink.cli.tables import print_table
 from spark_kafka_sink.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from spark_kafka_sink.exactly_once.entries import Batch
     from spark_kafka_sink.exactly_once.operations import AbortResult, FinishResult, PrefixStatus
 
 COMMAND_HELP = "list the transactions of exactly-once writes, or finish, abort or give up those of one prefix"
@@ -150,12 +151,23 @@ def _run_action(action: str, options: dict[str, str], prefix: str, topic: str) -
         if not abort_result.aborted_ids and not abort_result.errors_by_id:
             print("Aborted: nothing, because no transactions are open.")
         status = _print_abort_result(abort_result)
-        if abort_result.committed_batch is not None:
-            warning = "" if abort_result.committed_batch.is_idempotent else " Do not run this job again."
-            print(f"Committed before: {abort_result.committed_batch}.{warning}")
+        if abort_result.done_batch is not None:
+            print(_describe_done_batch(abort_result.done_batch, has_aborted=bool(abort_result.aborted_ids)))
         return status
     complete_transactions = operations.finish if action == FINISH else operations.give_up
     return _print_finish_result(complete_transactions(options, prefix, topic), prefix, action)
+
+
+def _describe_done_batch(batch: Batch, *, has_aborted: bool) -> str:
+    """Say that an abort did not affect the last batch that is done, and whether to run any job again.
+
+    `has_aborted`: whether transactions were aborted. They belong to a later batch.
+    """
+    text = f"Done before: {batch}, which is committed or was given up."
+    if batch.is_idempotent:
+        return text
+    later_job = " The aborted transactions belong to a later job, which you may run again." if has_aborted else ""
+    return f"{text} Do not run {batch} again, because it has no idempotencyKey.{later_job}"
 
 
 def _print_finish_result(finish_result: FinishResult | None, prefix: str, action: str) -> int:
@@ -189,7 +201,7 @@ def _print_finish_result(finish_result: FinishResult | None, prefix: str, action
             f"{verb} missing from the topic. To do both all the same, run give-up."
         )
     if rejections:
-        print(f"Then {MISSING_ROWS_REMEDY}")
+        print(MISSING_ROWS_REMEDY)
     return 1 if rejections else abort_status
 
 
@@ -234,7 +246,7 @@ def _format_decision(status: PrefixStatus) -> str:
 
 
 def _describe_owner(status: PrefixStatus) -> str:
-    """Return the host and start of the prefix's latest driver, or describe the job if the prefix was generated."""
+    """Return the host and start of the prefix's newest driver, or describe the job if the prefix was generated."""
     from spark_kafka_sink.exactly_once.job_names import describe_job
 
     return describe_job(status.prefix) or ("" if status.entry is None else status.entry.driver_name)

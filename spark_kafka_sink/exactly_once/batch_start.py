@@ -22,9 +22,9 @@ _log = logging.getLogger(__name__)
 _NUMERIC_KEY_MESSAGE = (
     "The job was skipped, because a job with idempotencyKey %r and the same number of rows was already committed. The "
     "key is a bare number. If it is a micro-batch id, as in foreachBatch, note that a new checkpoint starts again at "
-    "0, so its batches reuse the keys of earlier rows. The rows of such a skipped batch are not in Kafka: add the "
-    "query id to the key, and start again with a new checkpoint. If this was a rerun of the same batch, change the key "
-    "only when the batch is in the checkpoint's commits: otherwise, it would be written once more."
+    "0, so its batches reuse the keys of earlier batches. If this batch has other rows than the earlier one, they are "
+    "not in Kafka: write them with a job of your own. In any case, add the query id to the key, but not before this "
+    "batch is in the checkpoint's commits: otherwise, it would be written once more."
 )
 
 

@@ -14,7 +14,9 @@ from contextlib import AbstractContextManager, contextmanager
 from spark_kafka_sink.diagnostics.text import format_count
 from spark_kafka_sink.errors import BrokerError, CommitLostError, ExactlyOnceError, KafkaSinkError
 from spark_kafka_sink.exactly_once.decision_errors import (
+    COMPARISON_HINT,
     LOG_TOPIC_HINT,
+    NEWER_DRIVER_REMEDY,
     build_command,
     convert_fencing,
     describe_finish_deadline,
@@ -52,13 +54,10 @@ FORGOTTEN_IDS_REASON = (
     "Brokers forget an id that is not used for a week (transactional.id.expiration.ms). Therefore it is not known "
     "whether the rows of these transactions were committed before the driver died"
 )
-# A reader that compares earlier finds no records behind the open transactions, so rows that are already committed would
-# be written again (test_rows_compared_before_give_up_are_not_all_visible).
 MISSING_ROWS_REMEDY = (
-    "compare the batch with the records in Kafka, and write only the missing rows, with a job of your own. Compare "
-    "only when none of the topics has an open transaction: a read_committed reader finds no records behind it."
+    "After give-up, compare the batch with the records in Kafka, and write only the missing rows, with a job of your "
+    f"own. {COMPARISON_HINT}"
 )
-"""The remedy for lost rows, to be followed once the batch is given up. It continues a sentence."""
 
 
 def is_transaction_lost(error: BrokerError) -> bool:
@@ -116,9 +115,9 @@ def _describe_rejected_commits(entry: Entry, errors_by_id: Mapping[str, BrokerEr
     """List transactions whose commits were rejected, and say which of them may be lost."""
     lost_transaction_errors, open_transaction_errors = _split_errors_by_loss(errors_by_id)
     if lost_transaction_errors:
-        open_ids = ", ".join(open_transaction_errors)
-        still_open = f". However, these are still open: {open_ids}" if open_ids else ""
-        fate = f"They are lost unless a newer driver has committed them before{still_open}."
+        open_names = sorted({error.name for error in open_transaction_errors.values()})
+        exception = f", except those with {', '.join(open_names)}, which are still open" if open_names else ""
+        fate = f"They are lost unless another driver has committed them before{exception}."
     else:
         fate = "They are still open."
     return (
@@ -139,15 +138,16 @@ def build_uncommitted_batch_error(entry: Entry, errors_by_id: Mapping[str, Broke
 
         batch 7 of query q is decided (prefix orders), but 1 of its 3 transactions could not be committed yet:
         - orders-2-0-0: TRANSACTIONAL_ID_AUTHORIZATION_FAILED ...
-        These transactions are still open. Can no longer be committed: orders-2-1-0. None of them has been given up
-        yet. Fix the cause and start again, or commit the open transactions with ...
+        These transactions are still open. Can no longer be committed:
+        - orders-2-1-0
+        None of them has been given up yet. Fix the cause and start again, or commit the open transactions with ...
     """
     lost_transaction_errors, open_transaction_errors = _split_errors_by_loss(errors_by_id)
     open_lines = [f"{transactional_id}: {error}" for transactional_id, error in open_transaction_errors.items()]
     loss_sentence = "Nothing is lost."
     if lost_transaction_errors:
-        lost_ids = ", ".join(lost_transaction_errors)
-        loss_sentence = f"Can no longer be committed: {lost_ids}. None of them has been given up yet."
+        lost_list = format_list(list(lost_transaction_errors))
+        loss_sentence = f"Can no longer be committed:\n{lost_list}\nNone of them has been given up yet."
     return ExactlyOnceError(
         join_sentences(
             f"{entry.batch} is decided (prefix {entry.prefix}), but {len(open_transaction_errors)} of its "
@@ -178,11 +178,11 @@ def build_superseded_commit_error(entry: Entry, errors_by_id: Mapping[str, Broke
             "Do not run the job again: it has no idempotencyKey, so that would write all of its rows twice. If no "
             f"newer driver is running, run `{build_command('finish', entry)}`, which finishes the job, or names the "
             "lost transactions. If there is nothing to finish, another process has finished the job, or has given up "
-            "the transactions listed here: compare their rows with the records in Kafka."
+            f"the transactions listed here: compare their rows with the records in Kafka. {COMPARISON_HINT}"
         )
     return ExactlyOnceError(
-        f"{entry.batch} is decided, but a newer driver has taken over the query with the prefix {entry.prefix}, or "
-        f"`pykafka transactions` has, and {len(errors_by_id)} of the batch's {len(entry.transactions)} transactions "
+        f"{entry.batch} is decided, but a newer driver has taken over the prefix {entry.prefix}, or `pykafka "
+        f"transactions` has, and {len(errors_by_id)} of the batch's {len(entry.transactions)} transactions "
         f"could not be committed:\n{rejected_list}\nThis driver must stop. A newer driver may have committed these "
         f"transactions before. {remedy}"
     )
@@ -232,7 +232,7 @@ def _build_commit_lost_error(entry: Entry, errors_by_id: Mapping[str, BrokerErro
             f"{lost_list}\n{FORGOTTEN_IDS_REASON}; {other_outcome}."
         )
     else:
-        # "In rare cases": the error is the same if the commit succeeded, but its response was lost, and then a late
+        # "Which is rare": the error is the same if the commit succeeded, but its response was lost, and then a late
         # InitProducerId request of a task reached the coordinator
         # (test_commit_lost_error_does_not_exclude_that_rows_are_visible).
         forgotten_names = {error.name for error in lost_transaction_errors.values() if is_id_forgotten(error)}
@@ -240,9 +240,10 @@ def _build_commit_lost_error(entry: Entry, errors_by_id: Mapping[str, BrokerErro
         explanation = (
             f"{entry.batch} is decided (prefix {entry.prefix}), but {lost_count_text} can no longer be "
             f"committed:\n{lost_list}\nThe rows of these transactions are lost to read_committed readers{exception}, "
-            f"except in rare cases; {other_outcome}. The driver was probably down for longer than the transaction "
-            f"timeout ({entry.timeout_ms / 1000:g} s) between the decision and the commit. The batch is not written "
-            "again automatically, because that would duplicate the committed rows."
+            f"unless they were committed and only the response was lost, which is rare; {other_outcome}. The driver "
+            f"was probably down for longer than the transaction timeout ({entry.timeout_ms / 1000:g} s) between the "
+            "decision and the commit. The batch is not written again automatically, because that would duplicate the "
+            "committed rows."
         )
     remedy = _describe_how_to_give_up(entry, has_open_transactions=bool(open_transaction_errors))
     return CommitLostError(join_sentences(explanation, remedy, describe_unknown_writer(entry)))
@@ -284,7 +285,7 @@ def _describe_how_to_give_up(entry: Entry, *, has_open_transactions: bool) -> st
         )
     return (
         f"{first_step} the batch as done with `{build_command('give-up', entry)}` {LOG_TOPIC_HINT}, which also ends "
-        f"the transactions of other task attempts. {consequence} Then {MISSING_ROWS_REMEDY}"
+        f"the transactions of other task attempts. {consequence} {MISSING_ROWS_REMEDY}"
     )
 
 
@@ -367,8 +368,8 @@ def _convert_errors_after_commit(entry: Entry) -> Iterator[None]:
     """
     try:
         with convert_fencing(
-            f"{entry.batch} is committed, but a newer driver has taken over the query with the prefix "
-            f"{entry.prefix}. This driver must stop."
+            f"{entry.batch} is committed, but a newer driver has taken over the query with the prefix {entry.prefix}, "
+            f"or `pykafka transactions` has. This driver must stop. {NEWER_DRIVER_REMEDY}"
         ):
             yield
     except ExactlyOnceError:

@@ -19,6 +19,15 @@ from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 _MAX_LISTED = 20
 """Maximum number of transactions that a message lists."""
 LOG_TOPIC_HINT = "(add --log-topic if the write sets decisionLogTopic)"
+# A reader that compares earlier finds no records behind the open transactions, so rows that are already committed would
+# be written again (test_rows_compared_before_give_up_are_not_all_visible).
+COMPARISON_HINT = (
+    "Compare only when none of the topics has an open transaction (state Ongoing in kafka-transactions.sh list): a "
+    "read_committed reader finds no records behind it."
+)
+"""What to observe before comparing rows with the records in Kafka."""
+NEWER_DRIVER_REMEDY = "If no newer driver is running, start this query again."
+"""What to do about a driver that a newer one or `pykafka transactions` has fenced."""
 
 
 def build_transactions_not_open_error(entry: Entry, problems: Sequence[str]) -> ExactlyOnceError:
@@ -81,11 +90,17 @@ def convert_fencing_before_decision(entry: Entry) -> Iterator[None]:
 
     The driver is fenced if a newer driver of the query has started.
     """
-    is_micro_batch = entry.batch.query_id is not None
-    effect = "The driver that continues writes the batch again." if is_micro_batch else "Run the job again."
+    if entry.batch.query_id is not None:
+        remedy = f"{NEWER_DRIVER_REMEDY} The batch is then written again. No rows are lost or duplicated."
+    elif entry.batch.is_idempotent or is_generated_job_prefix(entry.prefix):
+        remedy = "Run the job again. No rows are lost or duplicated."
+    else:  # another run of the job has the same prefix, and nothing tells its rows from those of other jobs
+        remedy = (
+            "If the newer driver is another run of this job, do not run the job again: it has no idempotencyKey, so "
+            "that would write all of its rows twice. Otherwise, run it again."
+        )
     with convert_fencing(
-        f"{entry.batch} was not committed: {_describe_fencing(entry)} None of its rows will become visible. {effect} "
-        "No rows are lost or duplicated."
+        f"{entry.batch} was not committed: {_describe_fencing(entry)} None of its rows will become visible. {remedy}"
     ):
         yield
 
@@ -124,8 +139,8 @@ def build_decision_in_doubt_error(entry: Entry, error: KafkaSinkError) -> Exactl
 def _describe_fencing(entry: Entry) -> str:
     """Say that the driver was fenced."""
     return (
-        f"a newer driver has taken over the query with the prefix {entry.prefix}, or `pykafka transactions` has. This "
-        "driver must stop."
+        f"a newer driver has taken over the prefix {entry.prefix}, or `pykafka transactions` has. This driver must "
+        "stop."
     )
 
 
@@ -133,8 +148,8 @@ def _describe_effect_of_fencing(entry: Entry) -> str:
     """Say what becomes of a batch whose driver was fenced while it was deciding it."""
     if entry.batch.query_id is not None:
         return (
-            "The driver that continues writes the batch, or finishes it if it was decided at the last moment. No rows "
-            "are lost or duplicated."
+            f"{NEWER_DRIVER_REMEDY} The batch is then written again, or finished if it was decided at the last "
+            "moment. No rows are lost or duplicated."
         )
     if entry.batch.is_idempotent:
         return (
@@ -160,7 +175,7 @@ def build_unknown_outcome_remedy(entry: Entry) -> str:
             f"{warning}run `{build_command('abort', entry)}` {LOG_TOPIC_HINT}, which aborts the job if it is not "
             f"decided, is rejected if it is, and says so if it is already committed. If it is decided, commit the open "
             f"transactions with {finish} If the log has no entry for the prefix, the job was committed or aborted "
-            "before. Then compare its rows with the records in Kafka before you run it again."
+            f"before. Then compare its rows with the records in Kafka before you run it again. {COMPARISON_HINT}"
         )
     return (
         f"{warning}find the prefix's last decision with `{build_command('list', entry)}` {LOG_TOPIC_HINT}:\n"
@@ -169,7 +184,7 @@ def build_unknown_outcome_remedy(entry: Entry) -> str:
         "- a smaller number, or none: the job is not decided. If no other job with this prefix is running, run "
         "`pykafka transactions abort`, which is rejected if the job is decided after all. Then run the job again.\n"
         "- anything else: another job may have been decided since. Before you run the job again, compare its rows with "
-        "the records in Kafka."
+        f"the records in Kafka. {COMPARISON_HINT}"
     )
 
 

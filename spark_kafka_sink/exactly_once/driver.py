@@ -122,7 +122,7 @@ class Driver:
         """
         description, possibly_stale_entry = self._transactions.read_current_entry(description)
         check_not_overtaken(self._transactions, driver_name, description, possibly_stale_entry)
-        predecessor_name = possibly_stale_entry.driver_name
+        predecessor_name = possibly_stale_entry.claimant_name
         try:
             return self._transactions.retry_when_fenced(
                 partial(
@@ -157,7 +157,7 @@ class Driver:
             # Raise before requesting an epoch, so that every later driver finds the driver id in the same state.
             raise precommit_errors.build_log_lost_error(self._delivery.prefix, self._delivery.options.log_topic)
         if (
-            possibly_stale_entry.driver_name == driver_name
+            possibly_stale_entry.claimant_name == driver_name
             and description is not None
             and has_been_idle_since(possibly_stale_entry, description, self._client.transaction_version)
             and description.id_and_epoch.epoch < HAND_OVER_EPOCH
@@ -459,7 +459,9 @@ class Driver:
         entry = self._transactions.read_entry()  # another driver may have written before the epoch was granted
         if not is_own_entry(entry):
             return False
-        claim = entry.with_claim(entry.driver_name, checkpoint=entry.checkpoint, timeout_ms=0, claim_identity=identity)
+        claim = entry.with_claim(
+            entry.claimant_name, checkpoint=entry.checkpoint, timeout_ms=0, claim_identity=identity
+        )
         own_claims.append(claim)  # before it is written, because this try may be fenced after the write
         take_over = self._transactions.take_over(identity, entry, claim)
         if take_over.abort_errors:

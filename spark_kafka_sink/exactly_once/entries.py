@@ -155,14 +155,17 @@ class Entry:
     """
 
     @property
-    def driver_name(self) -> str:
-        """The name of the newest driver; empty if the prefix has had none."""
+    def claimant_name(self) -> str:
+        """The name of the newest driver or, if `pykafka transactions` has claimed the prefix since, its name.
+
+        Empty if nobody has claimed the prefix.
+        """
         return self.driver_names[-1] if self.driver_names else ""
 
     @property
-    def newest_driver_name(self) -> str:
-        """The name of the newest driver, even if `pykafka transactions` has claimed the prefix since."""
-        return next(reversed(self._list_drivers()), "")
+    def driver_name(self) -> str:
+        """The name of the newest driver; empty if the prefix has had none."""
+        return next(reversed(self._list_driver_names()), "")
 
     @property
     def last_decided_batch(self) -> Batch | None:
@@ -185,7 +188,7 @@ class Entry:
         `claim_identity`: the producer id and epoch under which the driver claims the prefix.
         `writer_kind`: whether the driver belongs to a stream or a job; None to keep the kind in this entry.
         """
-        drivers = self._list_drivers()
+        drivers = self._list_driver_names()
         digests = [_digest_driver_name(name) for name in drivers]
         if _is_operator_name(driver_name):
             predecessors = [*digests[:-1], *drivers[-1:]]
@@ -294,15 +297,15 @@ class Entry:
         superseded that name, the application could not start the query again
         (test_query_without_register_continues_after_operation).
         """
-        digests = [_digest_driver_name(name) for name in self._list_drivers()]
+        digests = [_digest_driver_name(name) for name in self._list_driver_names()]
         name_digest = _digest_driver_name(driver_name)
         return name_digest in digests and name_digest != digests[-1]
 
     def is_same_start(self, driver_name: str) -> bool:
         """Return whether the newest driver and the driver with this name belong to the same start of the query."""
-        return bool(self.driver_name) and _get_start_name(self.driver_name) == _get_start_name(driver_name)
+        return bool(self.claimant_name) and _get_start_name(self.claimant_name) == _get_start_name(driver_name)
 
-    def _list_drivers(self) -> Sequence[str]:
+    def _list_driver_names(self) -> Sequence[str]:
         """Return the driver names without that of `pykafka transactions`."""
         return [name for name in self.driver_names if not _is_operator_name(name)]
 

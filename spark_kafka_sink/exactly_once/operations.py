@@ -100,8 +100,11 @@ class AbortResult:
     """The transactional ids whose open transactions were aborted."""
     errors_by_id: Mapping[str, BrokerError] = field(default_factory=dict)
     """The errors of rejected aborts by transactional id. These ids may still have or get an open transaction."""
-    committed_batch: Batch | None = None
-    """The last batch that is committed under the prefix. None if there is none, or if this is not certain."""
+    done_batch: Batch | None = None
+    """The last batch that a driver of the prefix has recorded as done: it is committed, or was given up.
+
+    None if there is none, or if it is not certain that a driver has recorded it.
+    """
 
 
 @dataclass(frozen=True)
@@ -179,8 +182,8 @@ def abort(options: Mapping[str, str], prefix: str, log_topic: str = DECISION_LOG
         identity, entry = _fence_driver(transactions, check_not_decided)
         claim = _build_claim(entry, identity)
         abort_result = _claim_and_abort_open_transactions(transactions, identity, entry, claim)
-        # Anyone may have written an unproven entry, so its batch is not necessarily committed.
-        return replace(abort_result, committed_batch=None if entry.is_unproven else entry.last_decided_batch)
+        # Anyone may have written an unproven entry, so its batch is not necessarily done.
+        return replace(abort_result, done_batch=None if entry.is_unproven else entry.last_decided_batch)
 
 
 @contextmanager
@@ -198,10 +201,10 @@ def _lease_query_transactions(options: Mapping[str, str], prefix: str, log_topic
             yield transactions
         except ProducerFencedError as error:
             raise ExactlyOnceError(
-                f"A newer driver has taken over the query with the prefix {prefix} in the meantime, or brokers have "
-                "ended a transaction of this command that took too long. Nothing that belongs to a newer driver was "
-                "changed. List the query's transactions again. If a driver is running that should not be, stop it; "
-                "then run this command again."
+                f"A newer driver has taken over the prefix {prefix} in the meantime, or brokers have ended a "
+                "transaction of this command that took too long. Nothing that belongs to a newer driver was changed. "
+                "List the query's transactions again. If a driver is running that should not be, stop it; then run "
+                "this command again."
             ) from error
 
 

@@ -20,6 +20,7 @@ from spark_kafka_sink.errors import (
     UnsupportedVersionError,
 )
 from spark_kafka_sink.exactly_once.batch_summary import BatchSummary
+from spark_kafka_sink.exactly_once.decision_errors import COMPARISON_HINT
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, WriterKind
 from spark_kafka_sink.exactly_once.job_names import is_generated_job_prefix
 from spark_kafka_sink.exactly_once.timeout_marks import FENCING_TIMEOUT_MS
@@ -124,7 +125,7 @@ def convert_start_errors() -> Iterator[None]:
 def build_superseded_error(entry: Entry, driver_name: str) -> ExactlyOnceError:
     """Build the error for a driver that a newer one has already replaced. The entry names the newer one."""
     return ExactlyOnceError(
-        f"A newer driver has taken over the query with the prefix {entry.prefix}: {entry.newest_driver_name}. This "
+        f"A newer driver has taken over the query with the prefix {entry.prefix}: {entry.driver_name}. This "
         f"driver, {driver_name}, must stop. Two drivers of the same query must not run at the same time. If the newer "
         "driver has ended, start this query again; without `register`, start a new Spark application for it."
     )
@@ -133,7 +134,7 @@ def build_superseded_error(entry: Entry, driver_name: str) -> ExactlyOnceError:
 def build_overtaken_error(entry: Entry, driver_name: str) -> ExactlyOnceError:
     """Build the error for a driver that another one has overtaken during its start. The entry names the other one."""
     return ExactlyOnceError(
-        f"A newer driver has taken over the query with the prefix {entry.prefix}: {entry.driver_name}. It did so after "
+        f"A newer driver has taken over the prefix {entry.prefix}: {entry.claimant_name}. It did so after "
         f"this driver, {driver_name}, had read the decision log. This driver has written nothing and must stop. The "
         "newer driver may still be running or may have ended. If this driver should run instead, make sure that the "
         "newer driver has ended, and start this one again."
@@ -155,11 +156,14 @@ def build_log_lost_error(prefix: str, log_topic: str) -> ExactlyOnceError:
         f"Topic {log_topic}, the decision log, has no entry for the prefix {prefix}, although a driver of this prefix "
         "has written one. Either decisionLogTopic was changed, or the topic was deleted or emptied, someone else's "
         "records have replaced the entry, or partitions were added to the topic. It is not known which batch was "
-        "committed last, so nothing was written. If decisionLogTopic was changed, set it back. Otherwise, compare the "
-        "last batch of the checkpoint, or the job's rows, with the records in Kafka. Do not run a job again whose rows "
-        "are there. A query can start with another transactionalIdPrefix; a batch that was committed but is not yet in "
-        "the checkpoint's commits will be written once more. Transactions that are open under this prefix block "
-        "readers until they time out; Kafka's kafka-transactions.sh can abort them."
+        "committed last, so nothing was written. If decisionLogTopic was changed, set it back. Otherwise:\n"
+        "1. End the transactions that are open under this prefix with Kafka's kafka-transactions.sh, or wait until "
+        "they time out.\n"
+        "2. Compare the last batch of the checkpoint, or the job's rows, with the records in Kafka. "
+        f"{COMPARISON_HINT}\n"
+        "3. Do not run a job again whose rows are there. A query, or a job whose rows are missing, can start with "
+        "another transactionalIdPrefix (a job that sets none, with another idempotencyKey). A batch of a query that "
+        "was committed but is not yet in the checkpoint's commits will then be written once more."
     )
 
 
@@ -190,9 +194,9 @@ def build_checkpoint_mismatch_error(entry: Entry, checkpoint: str) -> ExactlyOnc
         join_sentences(
             f"transactionalIdPrefix {entry.prefix} is in use by a query with the checkpoint {entry.checkpoint}, and "
             f"this query has the checkpoint {checkpoint}. Nothing was written. Give each query its own prefix. If the "
-            "checkpoint was moved, let the query finish its last batch at the old location, stop it, move the "
-            "checkpoint again, and start the query there with another prefix or without a prefix. If both are the same "
-            "location, specify it as before.",
+            "checkpoint was moved, move it back, let the query finish its last batch at the old location, stop it, "
+            "move the checkpoint to the new location, and start the query there with another prefix or without a "
+            "prefix. If both are the same location, specify it as before.",
             describe_unknown_writer(entry),
         )
     )
@@ -272,7 +276,8 @@ def build_unproven_decision_error(
     return ExactlyOnceError(
         f"The decision log says that {batch} is already in Kafka (prefix {entry.prefix}) and had "
         f"{decided_summary}; this run has {summary}. However, it is not known who wrote this log entry. "
-        f"{_UNKNOWN_WRITER_REASON} Nothing was written now. Check the topics. If the rows are there, set "
+        f"{_UNKNOWN_WRITER_REASON} Nothing was written now. Compare the rows with the records in Kafka. "
+        f"{COMPARISON_HINT} If the rows are there, set "
         'onReplayMismatch to "warn" for this run to keep the committed rows. If they are not, start with another '
         f"{option}."
     )
@@ -308,7 +313,7 @@ def build_unknown_prefix_error(log_topic: str, prefix: str, *, log_exists: bool)
 _DELETED_ENTRY_REASON = (
     "If it uses this log, no transactions are left to end: the entry of a job without a name is deleted once all of "
     "them are committed or aborted. Unless the application log says that the job was aborted, compare its rows with "
-    "the records in Kafka before you run it again."
+    f"the records in Kafka before you run it again. {COMPARISON_HINT}"
 )
 
 
@@ -321,8 +326,8 @@ def build_late_attempt_error(prefix: str, outcome: str) -> ExactlyOnceError:
     `outcome`: a sentence about the rows of the attempt.
     """
     return ExactlyOnceError(
-        "This attempt came too late: its batch is over, or a newer driver has taken over the query with the prefix "
-        f"{prefix}. {outcome}"
+        "This attempt came too late: its batch is over, or a newer driver or `pykafka transactions` has taken over the "
+        f"prefix {prefix}. {outcome}"
     )
 
 

@@ -27,7 +27,7 @@ def check_not_overtaken(
     """
     # Anybody may have written an unproven entry, so its claim proves nothing. If another driver was really granted an
     # epoch since the description, `QueryTransactions.check_unchanged` notices it, and the start is tried again.
-    is_claimed_by_other = entry.driver_name not in ("", driver_name)
+    is_claimed_by_other = entry.claimant_name not in ("", driver_name)
     if not is_claimed_by_other or entry.is_unproven:
         return
     claim_producer_id, claim_epoch = entry.claim_identity
@@ -57,8 +57,8 @@ def check_may_begin(delivery: Delivery, driver_name: str, predecessor_name: str,
     """
     if entry.has_superseded(driver_name):
         raise precommit_errors.build_superseded_error(entry, driver_name)
-    if entry.driver_name not in (predecessor_name, driver_name):
-        if not entry.driver_name:  # the entry that named the predecessor is gone
+    if entry.claimant_name not in (predecessor_name, driver_name):
+        if not entry.claimant_name:  # the entry that named the predecessor is gone
             raise precommit_errors.build_log_lost_error(delivery.prefix, delivery.options.log_topic)
         raise precommit_errors.build_overtaken_error(entry, driver_name)
     if entry.writer_kind not in (None, delivery.writer_kind):  # None: no driver has claimed the prefix yet

@@ -150,6 +150,24 @@ def test_abort_aborts_undecided_transactions(capsys: Output, query: Query) -> No
     assert "Aborted: p-1-0-0, p-1-1-0." in capsys.readouterr().out
     assert list_open_ids(query.broker) == []
     assert read_values(query.broker) == []
+    assert transactions(query.broker) == 0
+    assert "driver-1" in capsys.readouterr().out, "the list shows the query's driver, not this command"
+
+
+def test_abort_does_not_advise_against_running_the_aborted_job_again(capsys: Output, broker: EmbeddedBroker) -> None:
+    """The last decision under the prefix is about an earlier job."""
+    jobs = Query(broker, checkpoint="")
+    start = jobs.begin()
+    with Driver(jobs.delivery) as driver:
+        driver.commit(start, Batch(), jobs.write_tasks(start, 0), BOTH_TASKS)
+    later_job = jobs.with_new_driver()
+    later_job.write_tasks(later_job.begin(), 1)
+    assert transactions(broker, "abort", "--prefix", PREFIX, "--yes") == 0
+    assert capsys.readouterr().out.endswith(
+        "Aborted: p-2-0-0, p-2-1-0.\n"
+        "Done before: job number 1, which is committed or was given up. Do not run job number 1 again, because it has "
+        "no idempotencyKey. The aborted transactions belong to a later job, which you may run again.\n"
+    )
 
 
 @pytest.mark.parametrize("has_superseded_attempt", [False, True])
@@ -227,7 +245,8 @@ def test_abort_deletes_unnamed_job_that_has_no_open_transaction(
     assert out.startswith("No transaction of the job is open. This deletes the job's entry from the decision log.\n")
     assert out.endswith(
         "Aborted: nothing, because no transactions are open.\n"
-        "Committed before: job number 1. Do not run this job again.\n"
+        "Done before: job number 1, which is committed or was given up. Do not run job number 1 again, because it has "
+        "no idempotencyKey.\n"
     )
     assert transactions(broker) == 0
     assert "no decisions in this log" in capsys.readouterr().out

@@ -44,7 +44,7 @@ def find_batch_number(entry: Entry) -> int | None:
     batch = entry.batch
     if batch.is_idempotent or entry.state is EntryState.OPEN:
         return batch.batch_id if batch.key is None else int(batch.key)
-    return int(entry.driver_name.rpartition(" ")[2]) if entry.state is EntryState.DECIDED else None
+    return int(entry.claimant_name.rpartition(" ")[2]) if entry.state is EntryState.DECIDED else None
 
 
 def _iterate_entries(log: PartitionLog) -> Iterator[Entry]:

@@ -190,7 +190,7 @@ def describe_entry(entry: Entry) -> str:
     batch = "" if entry.batch.batch_id is None else f" batch {entry.batch.batch_id}"
     identity = entry.claim_identity
     return (
-        f"{entry.state.value}{batch}, generation {entry.generation}, {entry.driver_name}, producer id "
+        f"{entry.state.value}{batch}, generation {entry.generation}, {entry.claimant_name}, producer id "
         f"{identity.producer_id}, epoch {identity.epoch}, {digest}"
     )
 

@@ -307,7 +307,7 @@ class Simulation:
 
     def find_actor(self, entry: Entry) -> str:
         """Return the actor that is the driver of the entry, or else the driver name in the entry."""
-        return self._actor_by_driver_name.get(entry.driver_name, entry.driver_name)
+        return self._actor_by_driver_name.get(entry.claimant_name, entry.claimant_name)
 
     # --- actions of Spark and of operators
 

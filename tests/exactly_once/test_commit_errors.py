@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 
 from spark_kafka_sink.errors import CommitLostError, DisconnectedError, ExactlyOnceError, KafkaSinkError
-from spark_kafka_sink.exactly_once import commit_errors, decision_errors
+from spark_kafka_sink.exactly_once import commit_errors, decision_errors, precommit_errors
 from spark_kafka_sink.exactly_once.batch_summary import BatchSummary
 from spark_kafka_sink.exactly_once.entries import Batch, Entry
 from spark_kafka_sink.exactly_once.job_names import JOB_PREFIX
@@ -83,23 +83,45 @@ def test_error_after_the_commit_of_job_is_logged(
 
 
 @pytest.mark.parametrize(
-    ("batch", "effect"),
+    ("prefix", "batch", "remedy", "remedy_in_doubt"),
     [
-        (Batch("q", 7), "The driver that continues writes the batch, or finishes it if it was decided"),
-        (Batch(key="today", scope="t"), "Run the job again. If it was decided at the last moment"),
-        (Batch(), "Do not run the job again before you know whether it is decided: it has no idempotencyKey"),
+        (
+            "p",
+            Batch("q", 7),
+            "If no newer driver is running, start this query again. The batch is then written again. No rows are lost",
+            "If no newer driver is running, start this query again. The batch is then written again, or finished if",
+        ),
+        (
+            "p",
+            Batch(key="today", scope="t"),
+            "Run the job again. No rows are lost",
+            "Run the job again. If it was decided at the last moment",
+        ),
+        (
+            "p",
+            Batch(),
+            "If the newer driver is another run of this job, do not run the job again: it has no idempotencyKey",
+            "Do not run the job again before you know whether it is decided: it has no idempotencyKey",
+        ),
+        (
+            UNNAMED_JOB.prefix,
+            Batch(),
+            "Run the job again. No rows are lost",
+            "Do not run the job again before you know whether it is decided: it has no idempotencyKey",
+        ),
     ],
-    ids=["stream", "job with a key", "job without a key"],
+    ids=["stream", "job with a key", "job without a key", "job without a name"],
 )
-def test_fenced_driver_says_whether_its_batch_may_be_written_again(batch: Batch, effect: str) -> None:
-    entry = Entry("p", timeout_ms=60_000).with_decision(batch, SUMMARY, TRANSACTIONS)
+def test_fenced_driver_says_whether_its_batch_may_be_written_again(
+    prefix: str, batch: Batch, remedy: str, remedy_in_doubt: str
+) -> None:
+    entry = Entry(prefix, timeout_ms=60_000).with_decision(batch, SUMMARY, TRANSACTIONS)
     not_committed = str(convert(decision_errors.convert_fencing_before_decision, entry, FENCED))
     in_doubt = str(decision_errors.build_decision_in_doubt_error(entry, FENCED))
     assert not_committed.startswith(f"{entry.batch} was not committed: a newer driver has taken over")
     assert in_doubt.startswith(f"It is not known whether {entry.batch} is committed: a newer driver has taken over")
-    assert "None of its rows will become visible." in not_committed
-    assert ("Run the job again. No rows are lost" in not_committed) == (batch.query_id is None)
-    assert effect in in_doubt
+    assert f"None of its rows will become visible. {remedy}" in not_committed
+    assert remedy_in_doubt in in_doubt
 
 
 def test_job_in_doubt_has_the_same_remedy_whether_or_not_its_driver_was_fenced() -> None:
@@ -172,7 +194,7 @@ def test_superseded_driver_lists_rejected_transactions_and_says_how_to_find_out_
     ]:
         message = str(commit_errors.build_superseded_commit_error(entry, rejections))
         assert message.startswith(
-            f"{entry.batch} is decided, but a newer driver has taken over the query with the prefix p, or `pykafka "
+            f"{entry.batch} is decided, but a newer driver has taken over the prefix p, or `pykafka "
             "transactions` has, and 2 of the batch's 3 transactions could not be committed:\n"
             "- p-1-0-0 (rows of Spark's partition 0, producer id 70, epoch 3): PRODUCER_FENCED\n"
             "- p-1-1-0 (rows of Spark's partition 1, producer id 71, epoch 3): PRODUCER_FENCED\n"
@@ -231,9 +253,11 @@ def test_lost_commit_says_what_a_later_run_writes(batch: Batch, consequence: str
     error = commit_errors.build_not_committed_error(
         entry, {lost: build_broker_error(error_codes.PRODUCER_FENCED, lost)}
     )
-    give_up, _, comparison = str(error).partition(f"the transactions of other task attempts. {consequence} Then ")
+    give_up, _, comparison = str(error).partition(f"the transactions of other task attempts. {consequence} ")
     assert "Record the batch as done with `pykafka transactions give-up" in give_up
-    assert comparison.startswith("compare the batch with the records in Kafka, and write only the missing rows")
+    assert comparison.startswith(
+        "After give-up, compare the batch with the records in Kafka, and write only the missing rows"
+    )
 
 
 def test_unfinished_commit_calls_only_fenced_transactions_lost() -> None:
@@ -241,7 +265,7 @@ def test_unfinished_commit_calls_only_fenced_transactions_lost() -> None:
     denial = build_broker_error(error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, denied)
     loss = build_broker_error(error_codes.PRODUCER_FENCED, fenced)
     message = str(commit_errors.build_unfinished_commit_error(STREAM, DISCONNECTED, {fenced: loss, denied: denial}))
-    assert f"lost unless a newer driver has committed them before. However, these are still open: {denied}." in message
+    assert "lost unless another driver has committed them before, except those with TRANSACTIONAL_ID_AUTH" in message
     message = str(commit_errors.build_unfinished_commit_error(STREAM, DISCONNECTED, {denied: denial}))
     assert "They are still open." in message
     assert "lost" not in message
@@ -285,7 +309,7 @@ def test_lost_transactions_are_listed_with_their_producers_apart_from_open_ones(
     assert f"these could not be committed yet, and are still open:\n- {still_open}: " in message
     assert "`pykafka transactions give-up --bootstrap-server HOST:PORT --prefix p`" in message
     not_yet = str(commit_errors.build_uncommitted_batch_error(STREAM, rejections))
-    assert f"Can no longer be committed: {lost}. None of them has been given up yet." in not_yet
+    assert f"Can no longer be committed:\n- {lost}\nNone of them has been given up yet." in not_yet
 
 
 def test_forgotten_transactions_may_be_committed() -> None:
@@ -305,3 +329,20 @@ def test_forgotten_transactions_may_be_committed_even_if_others_are_lost() -> No
     message = str(commit_errors.build_not_committed_error(STREAM, rejections))
     assert "are lost to read_committed readers (those with INVALID_PRODUCER_ID_MAPPING may be committed)" in message
     assert "may be committed" not in str(commit_errors.build_not_committed_error(STREAM, {lost: rejections[lost]}))
+
+
+def test_messages_that_advise_a_comparison_say_that_open_transactions_hide_rows() -> None:
+    """A user who compares too early finds no records behind an open transaction, and writes their rows again."""
+    fenced = {TRANSACTIONS[0].transactional_id: build_broker_error(error_codes.PRODUCER_FENCED, "fenced")}
+    messages = (
+        decision_errors.build_unknown_outcome_remedy(JOB),
+        decision_errors.build_unknown_outcome_remedy(UNNAMED_JOB),
+        str(commit_errors.build_superseded_commit_error(JOB, fenced)),
+        str(commit_errors.build_not_committed_error(STREAM, fenced)),
+        str(precommit_errors.build_log_lost_error("p", "log")),
+        str(precommit_errors.build_unproven_decision_error(STREAM, STREAM.batch, SUMMARY, SUMMARY)),
+        str(precommit_errors.build_unknown_prefix_error("log", UNNAMED_JOB.prefix, log_exists=True)),
+    )
+    for message in messages:
+        assert re.search("[Cc]ompare (the|its|their) ", message)
+        assert decision_errors.COMPARISON_HINT in message

@@ -343,7 +343,7 @@ def test_listing_omits_unreadable_entry_with_warning(broker: EmbeddedBroker, cap
         Query(broker, prefix=prefix, name=f"driver of {prefix}").run(0)
     write_entry_as(broker, "q-driver", "q", b'{"format":99,"newer":true}')
     found = operations.list_prefixes({"bootstrap.servers": broker.bootstrap_servers}, LOG)
-    assert {status.prefix: status.entry.driver_name for status in found if status.entry is not None} == {
+    assert {status.prefix: status.entry.claimant_name for status in found if status.entry is not None} == {
         PREFIX: "driver of p",
         "r": "driver of r",
     }

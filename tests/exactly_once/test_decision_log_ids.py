@@ -129,7 +129,7 @@ def test_manual_abort_succeeds_with_any_timeout_of_unknown_writer(
 def test_abort_does_not_call_batch_of_unknown_writer_committed(broker: EmbeddedBroker, restricted_user: None) -> None:
     decision = Entry(PREFIX, generation=1, driver_names=("x",)).with_decision(Batch("query-1", 0), BOTH_TASKS, ())
     write_foreign_entry(broker, decision.as_done())
-    assert operations.abort(client_options(broker), PREFIX, LOG).committed_batch is None
+    assert operations.abort(client_options(broker), PREFIX, LOG).done_batch is None
 
 
 def test_listing_omits_invalid_records(broker: EmbeddedBroker) -> None:

@@ -59,7 +59,7 @@ def test_hundred_driver_names_are_short_and_earlier_names_recognized() -> None:
     entry = Entry("p", driver_names=("host-of-a-driver/of-an-earlier-version", "host-of-its-successor/1"))
     for number in range(MAX_DRIVER_NAMES - 2):
         entry = entry.with_claim(f"host-of-a-driver-with-a-long-name/{number}", "", 1)
-    assert entry.driver_name == f"host-of-a-driver-with-a-long-name/{MAX_DRIVER_NAMES - 3}"
+    assert entry.claimant_name == f"host-of-a-driver-with-a-long-name/{MAX_DRIVER_NAMES - 3}"
     assert decode_entry(b"p", encode_entry(entry)).has_superseded("host-of-a-driver/of-an-earlier-version")
     assert len(encode_entry(entry)) < 2_000
 
@@ -119,12 +119,12 @@ def test_operator_leaves_name_of_newest_driver_in_the_entry() -> None:
     entry = Entry("p").with_claim("driver-1", "", 1).with_claim("driver-2", "", 1)
     for number in range(2):
         entry = entry.with_claim(build_operator_name("host", str(number)), "", 0)
-        assert entry.driver_name == f"`pykafka transactions` on host, {number}"
-        assert (entry.newest_driver_name, len(entry.driver_names)) == ("driver-2", 3)
+        assert entry.claimant_name == f"`pykafka transactions` on host, {number}"
+        assert (entry.driver_name, len(entry.driver_names)) == ("driver-2", 3)
         assert (entry.has_superseded("driver-1"), entry.has_superseded("driver-2")) == (True, False)
     entry = entry.with_claim("driver-2", "", 1)
-    assert (entry.driver_name, len(entry.driver_names)) == ("driver-2", 2)
-    assert Entry("p").with_claim(build_operator_name("host", "0"), "", 0).newest_driver_name == ""
+    assert (entry.claimant_name, len(entry.driver_names)) == ("driver-2", 2)
+    assert Entry("p").with_claim(build_operator_name("host", "0"), "", 0).driver_name == ""
 
 
 def test_drivers_of_several_batches_belong_to_the_same_start() -> None:

@@ -107,7 +107,7 @@ def test_attempt_reports_newer_driver_if_its_batch_ends_during_the_write(
     late.send(ProducerRecord("t", "late", partition=1))
     with pytest.raises((ProducerFencedError, TransactionAbortableError)) as fenced:
         late.prepare_transaction()
-    with pytest.raises(ExactlyOnceError, match="a newer driver has taken over") as rejected:
+    with pytest.raises(ExactlyOnceError, match="a newer driver or `pykafka transactions` has taken over") as rejected:
         raise_if_late_attempt_was_fenced(fenced.value, late.config.client_config(), start, timeout_ms=10_000)
     assert rejected.value.__cause__ is fenced.value
     late.close(timeout=0)
@@ -128,7 +128,7 @@ def test_checks_for_late_attempt_only_after_fencing_error(
     with patch.object(late_attempts, "describe_transactions", side_effect=NetworkError("no broker answers")):
         raise_if_late_attempt_was_fenced(fenced, config, start, timeout_ms=10_000)
     assert "Could not find out whether there is a newer driver (prefix p): no broker answers" in caplog.text
-    with pytest.raises(ExactlyOnceError, match="a newer driver has taken over"):
+    with pytest.raises(ExactlyOnceError, match="a newer driver or `pykafka transactions` has taken over"):
         raise_if_late_attempt_was_fenced(fenced, config, start, timeout_ms=10_000)
 
 

@@ -261,7 +261,7 @@ def test_commit_during_manual_abort_is_not_reported_as_newer_driver(query: Query
 
     with patch.object(QueryTransactions, "check_unchanged", commit):
         aborted = operations.abort(client_options(query.broker), PREFIX, LOG)
-    assert aborted == operations.AbortResult(committed_batch=query.batch(0))
+    assert aborted == operations.AbortResult(done_batch=query.batch(0))
     assert read_values(query.broker) == rows(0)
 
 

@@ -114,7 +114,9 @@ def test_error_names_what_stopped_the_write() -> None:
         "Topic decisions, the decision log, has no": precommit_errors.build_log_lost_error("p", "decisions"),
         "records in partition 3 were deleted": precommit_errors.build_log_records_deleted_error("decisions", 3),
         "checkpoint /checkpoint, and this": precommit_errors.build_checkpoint_mismatch_error(ENTRY, "/b"),
-        "with the prefix p. It wrote nothing.": precommit_errors.build_late_attempt_error("p", "It wrote nothing."),
+        "taken over the prefix p. It wrote nothing.": precommit_errors.build_late_attempt_error(
+            "p", "It wrote nothing."
+        ),
     }
     for message, error in errors.items():
         assert message in str(error)

@@ -212,7 +212,7 @@ def test_finish_after_suspension_reports_no_lost_rows(query: Query, finish: Call
 
     with (
         before_the_commit(overtake),
-        pytest.raises(ExactlyOnceError, match="A newer driver has taken over the query with the prefix p") as error,
+        pytest.raises(ExactlyOnceError, match="A newer driver has taken over the prefix p") as error,
     ):
         finish(query.with_new_driver())
     assert not isinstance(error.value, CommitLostError)
@@ -232,9 +232,7 @@ def test_manual_abort_reports_concurrent_newer_driver_and_aborts_nothing_of_it(q
 
     with (
         patch.object(QueryTransactions, "list_task_transactions", leftovers),
-        pytest.raises(
-            ExactlyOnceError, match="A newer driver has taken over the query with the prefix p in the meantime"
-        ),
+        pytest.raises(ExactlyOnceError, match="A newer driver has taken over the prefix p in the meantime"),
     ):
         operations.abort(query.options, PREFIX, LOG)
     newer.commit(newer_start[0], 0, newer.write_tasks(newer_start[0], 0))
@@ -251,7 +249,7 @@ def test_names_rejected_transactions_although_driver_id_cannot_be_described(quer
         before_the_commit(lambda: reuse_ids(query, prepared[1].transactional_id)),
         silent,
         pytest.raises(
-            ExactlyOnceError, match=r"(?s)p-1-1-0 \(.* are lost unless a newer driver has committed"
+            ExactlyOnceError, match=r"(?s)p-1-1-0 \(.* are lost unless another driver has committed"
         ) as failed,
     ):
         query.commit(start, 0, prepared)

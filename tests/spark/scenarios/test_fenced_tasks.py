@@ -40,7 +40,7 @@ def test_task_fenced_by_newer_driver_reports_it(
     """The broker's error, an epoch that is not the newest, does not explain the cause to a user."""
     newer = Spark(broker, monkeypatch, checkpointLocation="/checkpoint")
     writer = spark.batch()
-    with pytest.raises(ExactlyOnceError, match="a newer driver has taken over the query with the prefix") as error:
+    with pytest.raises(ExactlyOnceError, match="has taken over the prefix") as error:
         spark.task(writer, overtaken(newer.batch), query_id="q", batch_id="0")
     assert "Its rows are not committed." in str(error.value)
     precommit_errors = [cause for cause in iterate_causes(error.value) if isinstance(cause, BrokerError)]
