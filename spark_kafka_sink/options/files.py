@@ -21,8 +21,15 @@ _FILE_TYPES = (
     (stat.S_ISCHR, "a device"),
     (stat.S_ISBLK, "a device"),
 )
-_FILE_CONTENT_PATTERN = re.compile(r"-----BEGIN|[\r\n]|\{\W|eyJ[\w-]*\.[\w-]*\.|^M[\w+/-]{63,}=*$")
-"""PEM, text with several lines, JSON, a JSON Web Token (whose header begins with `{"` in base64), or DER in base64."""
+_FILE_CONTENT_PATTERN = re.compile(
+    r'-----BEGIN|[\r\n]|\{\s*"|eyJ[\w-]*\.[\w-]*\.|'
+    r"^(?:M|LS0t|QmFnI|[/_]u3[+-]7|e[wy])[\w+/-]{60,}(?:[=\s]|$)"
+)
+"""PEM, text with several lines, JSON, a JSON Web Token, or a file in base64.
+
+The second line lists how files in base64 begin: DER and PKCS12 with M; PEM with LS0t, or with QmFnI if OpenSSL has
+written "Bag Attributes" before the key; JKS with /u3+7; JSON with ew or ey.
+"""
 
 
 def read_bounded_file(

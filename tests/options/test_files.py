@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import base64
 import errno
 import os
 import socket
@@ -66,6 +67,11 @@ def test_allow_pipe_accepts_pipe_but_no_device(tmp_path: Path) -> None:
         read_bounded_file("/dev/zero", allow_pipe=True)
 
 
+def to_base64(content: bytes) -> str:
+    """Encode the content, with bytes after it that have every character of base64."""
+    return base64.b64encode(content + bytes(range(256))).decode()
+
+
 @pytest.mark.parametrize(
     "content",
     [
@@ -76,6 +82,16 @@ def test_allow_pipe_accepts_pipe_but_no_device(tmp_path: Path) -> None:
         "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJhIn0.c2lnbmF0dXJl",
         "/eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJhIn0.c2lnbmF0dXJl",
         "M" + 20 * "IG/+" + "==",
+        to_base64(b"0\x81\x87"),
+        base64.b64encode(b"0." + bytes(46)).decode(),  # as short as an Ed25519 key
+        to_base64(b"-----BEGIN PRIVATE KEY-----"),
+        to_base64(b"Bag Attributes"),
+        to_base64(b"\xfe\xed\xfe\xed\x00\x00\x00\x02"),
+        base64.urlsafe_b64encode(b"\xfe\xed\xfe\xed" + bytes(60)).decode(),
+        to_base64(b'{"payload": {'),
+        to_base64(b'{ "payload": {'),
+        to_base64(b'{\n"payload": {'),
+        "MIGH" + 18 * "AgEA" + " " + 18 * "IG/+",  # base64 in lines, whose line feeds were replaced
     ],
 )
 def test_does_not_show_file_content_in_place_of_a_path(content: str) -> None:
@@ -91,6 +107,8 @@ def test_does_not_show_file_content_in_place_of_a_path(content: str) -> None:
     "path",
     [
         "/etc/kafka/{env}/key.pem",
+        "/etc/certs/{{ env }}/ca.pem",
+        "/etc/certs/{, }/ca.pem",
         "orders.v1.avsc",
         "/Volumes/" + 90 * "m",
         "eyJ.pem",
