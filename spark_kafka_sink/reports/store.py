@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from io import RawIOBase
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 import pyarrow as pa
 
@@ -62,6 +62,7 @@ _REMEDIES = {
     "abfs": "The credentials are those of Azure's environment variables or of the machine.",
 }
 """Remedy for a failed read or write, by Arrow's URI scheme."""
+_HADOOP_SCHEMES = ("hdfs", "viewfs")
 _REMEDIES |= {"viewfs": _REMEDIES["hdfs"], "abfss": _REMEDIES["abfs"]}
 _QUERY_PARAMETERS = {
     "s3": (
@@ -120,17 +121,29 @@ def find_path_error(path: str) -> str | None:
     if scheme not in _LOCAL_SCHEMES and scheme not in _ARROW_SCHEMES:
         return f"{scheme}: paths are not supported for reports. Use {_SUPPORTED_PATHS_TEXT}."
     if scheme in _ARROW_SCHEMES:
-        arrow_scheme = _ARROW_SCHEMES[scheme]
-        if url.password is not None:
-            return f"the path contains a password. {_REMEDIES[arrow_scheme]}"
-        parameters = _QUERY_PARAMETERS[arrow_scheme]
-        if not {name for name, _ in parse_qsl(url.query, keep_blank_values=True)} <= {*parameters}:
-            return f"its query may only contain {', '.join(parameters)}, and no credentials. {_REMEDIES[arrow_scheme]}"
+        return _find_remote_path_error(url, _ARROW_SCHEMES[scheme])
     # In a path without a scheme, `?` and `#` are ordinary characters.
     is_local_uri = scheme != "" and scheme in _LOCAL_SCHEMES
     has_host = url.netloc not in ("", "localhost")
     if is_local_uri and (has_host or url.query or url.fragment):
         return f"a {scheme}: path must not include a host, and must encode '?' and '#' as %3F and %23."
+    return None
+
+
+def _find_remote_path_error(url: SplitResult, arrow_scheme: str) -> str | None:
+    """Explain why a path in a remote file system is invalid, as find_path_error does."""
+    is_object_store = arrow_scheme not in _HADOOP_SCHEMES
+    if is_object_store and not url.netloc:
+        return f"the path must begin with {url.scheme}:// and the name of a bucket or container."
+    # urlsplit ends the host at the first slash. If a password has a slash, it takes the part before the slash for a
+    # port. Buckets and containers have no port, but a host that follows an Azure account and "@" may have one.
+    if is_object_store and ":" in unquote(url.netloc.rpartition("@")[0] or url.netloc):
+        return f"the path contains a password or a port. {_REMEDIES[arrow_scheme]}"
+    if url.password is not None:
+        return f"the path contains a password. {_REMEDIES[arrow_scheme]}"
+    parameters = _QUERY_PARAMETERS[arrow_scheme]
+    if not {name for name, _ in parse_qsl(url.query, keep_blank_values=True)} <= {*parameters}:
+        return f"its query may only contain {', '.join(parameters)}, and no credentials. {_REMEDIES[arrow_scheme]}"
     return None
 
 

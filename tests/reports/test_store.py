@@ -98,7 +98,19 @@ def test_rejects_unsupported_file_system_and_lists_supported_ones(path: str) -> 
 
 
 @pytest.mark.parametrize(
-    "path", ["/a/b", "a.jsonl", "C:\\reports\\x", "file:/a", "s3a://b/c", "hdfs://name:8020/x", "abfss://c@a.net/x"]
+    "path",
+    [
+        "/a/b",
+        "a.jsonl",
+        "C:\\reports\\x",
+        "file:/a",
+        "s3a://b/c",
+        "hdfs://name:8020/x",
+        "hdfs:///x",
+        "gs://anonymous@b/x",
+        "abfss://c@a.net/x",
+        "abfs://account@localhost:10000/c/x",
+    ],
 )
 def test_supported_paths_have_no_error(path: str) -> None:
     assert find_path_error(path) is None
@@ -116,6 +128,31 @@ def test_rejects_unencoded_password_in_path_without_repeating_it(path: str) -> N
     with pytest.raises(ConfigurationError, match=r"its host or its port is invalid.*remove the password") as caught:
         read_reports(path)
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "s3a://AKIA:/top/hush@bucket/reports",
+        "s3a://AKIA:42/hush@bucket/reports",
+        "s3a://AKIA:42#hush@bucket/reports",
+        "s3a://AKIA%3Ahush@bucket/reports",
+        "s3://:hush@bucket/reports",
+        "gs://key:/hush@bucket/reports",
+        "abfss://account:42/hush@container/reports",
+    ],
+)
+def test_rejects_secret_that_is_parsed_as_port_or_user_without_repeating_it(path: str) -> None:
+    with pytest.raises(ConfigurationError, match="contains a password or a port") as caught:
+        read_reports(path)
+    assert "hush" not in str(caught.value)
+
+
+@pytest.mark.parametrize("scheme", ["s3", "s3a", "gs", "abfs"])
+@pytest.mark.parametrize("rest", ["AKIA:hush@bucket/x", "bucket/x", "///AKIA:hush@bucket/x"])
+def test_rejects_object_store_without_bucket(scheme: str, rest: str) -> None:
+    path_error = find_path_error(f"{scheme}:{rest}")
+    assert path_error == f"the path must begin with {scheme}:// and the name of a bucket or container."
 
 
 @pytest.mark.parametrize(
