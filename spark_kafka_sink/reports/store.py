@@ -61,9 +61,10 @@ _REMEDIES = {
     "gs": "The credentials are those of GOOGLE_APPLICATION_CREDENTIALS or of the machine.",
     "abfs": "The credentials are those of Azure's environment variables or of the machine.",
 }
-"""Remedy for a failed read or write, by Arrow's URI scheme."""
-_HADOOP_SCHEMES = ("hdfs", "viewfs")
+"""Remedy for a failed read or write, by Arrow's URI scheme. For object stores, also for credentials in the path."""
 _REMEDIES |= {"viewfs": _REMEDIES["hdfs"], "abfss": _REMEDIES["abfs"]}
+_HADOOP_SCHEMES = ("hdfs", "viewfs")
+_HADOOP_OPTIONS_REMEDY = "Remove credentials, and set other Hadoop options in core-site.xml or hdfs-site.xml."
 _QUERY_PARAMETERS = {
     "s3": (
         "region",
@@ -133,17 +134,18 @@ def find_path_error(path: str) -> str | None:
 def _find_remote_path_error(url: SplitResult, arrow_scheme: str) -> str | None:
     """Explain why a path in a remote file system is invalid, as find_path_error does."""
     is_object_store = arrow_scheme not in _HADOOP_SCHEMES
+    remedy = _REMEDIES[arrow_scheme] if is_object_store else _HADOOP_OPTIONS_REMEDY
     if is_object_store and not url.netloc:
         return f"the path must begin with {url.scheme}:// and the name of a bucket or container."
     # urlsplit ends the host at the first slash. If a password has a slash, it takes the part before the slash for a
     # port. Buckets and containers have no port, but a host that follows an Azure account and "@" may have one.
     if is_object_store and ":" in unquote(url.netloc.rpartition("@")[0] or url.netloc):
-        return f"the path contains a password or a port. {_REMEDIES[arrow_scheme]}"
+        return f"the path contains a password or a port. {remedy}"
     if url.password is not None:
-        return f"the path contains a password. {_REMEDIES[arrow_scheme]}"
+        return f"the path contains a password. {remedy}"
     parameters = _QUERY_PARAMETERS[arrow_scheme]
     if not {name for name, _ in parse_qsl(url.query, keep_blank_values=True)} <= {*parameters}:
-        return f"its query may only contain {', '.join(parameters)}, and no credentials. {_REMEDIES[arrow_scheme]}"
+        return f"its query may only contain {', '.join(parameters)}, and no credentials. {remedy}"
     return None
 
 

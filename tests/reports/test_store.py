@@ -148,6 +148,14 @@ def test_rejects_secret_that_is_parsed_as_port_or_user_without_repeating_it(path
     assert "hush" not in str(caught.value)
 
 
+@pytest.mark.parametrize("path", ["hdfs://name/x?dfs.client.use.datanode.hostname=true", "viewfs://alice:hush@name/x"])
+def test_rejection_of_hadoop_option_names_file_for_it_and_not_libhdfs(path: str) -> None:
+    path_error = find_path_error(path)
+    assert path_error is not None
+    assert path_error.endswith("set other Hadoop options in core-site.xml or hdfs-site.xml.")
+    assert "JAVA_HOME" not in path_error
+
+
 @pytest.mark.parametrize("scheme", ["s3", "s3a", "gs", "abfs"])
 @pytest.mark.parametrize("rest", ["AKIA:hush@bucket/x", "bucket/x", "///AKIA:hush@bucket/x"])
 def test_rejects_object_store_without_bucket(scheme: str, rest: str) -> None:
