@@ -131,6 +131,13 @@ def find_path_error(path: str) -> str | None:
     return None
 
 
+def check_path(path: str) -> None:
+    """Raise ConfigurationError if reports cannot be stored at this path. The path is not accessed."""
+    path_error = find_path_error(path)
+    if path_error is not None:
+        raise ConfigurationError(f"The path cannot be used: {path_error}")
+
+
 def _find_remote_path_error(url: SplitResult, arrow_scheme: str) -> str | None:
     """Explain why a path in a remote file system is invalid, as find_path_error does."""
     is_object_store = arrow_scheme not in _HADOOP_SCHEMES
@@ -213,9 +220,7 @@ def read_reports(path: str, max_reports: int | None = None) -> list[WriteReport]
 
     Raise ConfigurationError if the path cannot be read or contains anything other than reports.
     """
-    path_error = find_path_error(path)
-    if path_error is not None:
-        raise ConfigurationError(f"The path cannot be used: {path_error}")
+    check_path(path)
     with _explain_errors(path, "cannot be read"):
         # A directory has one report per file, but a file may have any number of lines, so keep only the last lines.
         lines = deque(_read_lines(path, max_reports), maxlen=max_reports)
@@ -223,8 +228,14 @@ def read_reports(path: str, max_reports: int | None = None) -> list[WriteReport]
 
 
 def find_report(path: str, batch: str) -> WriteReport | None:
-    """Return the latest report of a batch, or None if it is not among the most recent reports at the path."""
-    latest_reports = [parse_report(text) for text in _read_latest_reports(path, _build_file_suffix(batch))]
+    """Return the latest report of a batch, or None if it is not among the most recent reports at the path.
+
+    Raise ConfigurationError if the path cannot be read, or if those reports contain anything else.
+    """
+    check_path(path)
+    with _explain_errors(path, "cannot be read"):
+        texts = _read_latest_reports(path, _build_file_suffix(batch))
+    latest_reports = [_parse_line(strip_query(path), text) for text in texts]
     batch_reports = [report for report in latest_reports if report.batch == batch]
     return batch_reports[-1] if batch_reports else None
 

@@ -298,6 +298,30 @@ def test_finds_report_of_recent_batch(tmp_path: Path, name: str) -> None:
     assert find_report(f"{tmp_path}/missing", "6d2a/29") is None
 
 
+@pytest.mark.parametrize("find", [read_reports, lambda path: find_report(path, "6d2a/29")])
+@pytest.mark.parametrize("path", ["https://x/y", "s3a://AKIA:hush@bucket/reports", "gs://bucket/x?token=hush"])
+def test_reading_checks_path(find: Callable[[str], object], path: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"^The path cannot be used: ") as caught:
+        find(path)
+    assert "hush" not in str(caught.value)
+
+
+def test_error_of_search_names_path_that_cannot_be_read() -> None:
+    with (
+        fail_file_system("access denied"),
+        pytest.raises(ConfigurationError, match=r"^s3://bucket/reports cannot be read: access denied\. The cred"),
+    ):
+        find_report("s3://bucket/reports?region=eu-west-1", "6d2a/29")
+
+
+def test_error_of_search_names_file_that_has_something_else(tmp_path: Path) -> None:
+    path = tmp_path / "reports.jsonl"
+    path.write_text("password=hush\n")
+    with pytest.raises(ConfigurationError, match=f"^{path}: this is not a write report") as caught:
+        find_report(str(path), "6d2a/29")
+    assert "hush" not in str(caught.value)
+
+
 def test_finds_report_in_folder_without_stat_of_each_file(tmp_path: Path) -> None:
     """A listener calls find_report for each micro-batch. Calling stat() for fifty thousand files took two seconds."""
     save_and_read_rows(f"{tmp_path}/", 1, 2, 3)
