@@ -70,6 +70,10 @@ _CERTIFICATE_REMEDY = (
     "Check the endpoint's certificate, which is verified against the system's authorities and those in "
     "ssl.truststore.*."
 )
+_TRUSTSTORE_REMEDY = (
+    "Correct the truststore, which is also used for the token endpoint. If it is a file, it must exist on every "
+    "machine that connects to Kafka."
+)
 _ERROR_CODE_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz_")
 _MAX_ERROR_CODE_LENGTH = 63
 
@@ -237,8 +241,7 @@ class TokenSource:
                 problem = f"cannot be used: {_describe_certificate_error(self._config, error)}"
                 raise _build_endpoint_error(self._config, problem, _CERTIFICATE_REMEDY) from None
             except ConfigurationError as error:
-                problem = f"cannot be used: {error}"
-                raise _build_endpoint_error(self._config, problem, _CERTIFICATE_REMEDY) from None
+                raise AuthenticationError(f"OAUTHBEARER: {error}", remedy=_TRUSTSTORE_REMEDY) from None
             except _UnavailableError as error:
                 problem, remedy = str(error), _UNAVAILABLE_REMEDY
             except (OSError, http.client.HTTPException) as error:
