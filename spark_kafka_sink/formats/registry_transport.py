@@ -35,6 +35,7 @@ from spark_kafka_sink.network.http_client import (
     find_url_error,
     is_https,
     is_loopback,
+    is_redirect,
     open_connection,
     parse_json_object,
     send_request,
@@ -61,6 +62,8 @@ RETRIABLE_STATUSES = (
 """Statuses that may be temporary."""
 _NOT_FOUND_ERRORS = (40401, 40402, 40403)
 """The registry's error codes for an unknown subject, version or schema. Other servers respond with status 404 alone."""
+_WRONG_PATH_STATUSES = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED)
+"""Statuses with which servers other than a registry respond if the URL has a wrong path."""
 _MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
 _TIMEOUT_OPTION = "schema.registry.request.timeout.ms"
 
@@ -298,12 +301,22 @@ class RegistryTransport:
                 f"The schema is incompatible with earlier versions of subject '{subject}'. Change the columns or the "
                 f"schema to satisfy the compatibility level of the subject, or change that level. {message}"
             ).rstrip()
-        is_other_server = status == HTTPStatus.NOT_FOUND and not is_not_found_error
+        is_other_server = is_redirect(status) or (status == HTTPStatus.NOT_FOUND and not is_not_found_error)
         if is_other_server or not message:
-            details = f": {message}" if message else ", which is not the response of a schema registry"
-            url, url_option = self.sanitize(url_response.url), self._config.spell("schema.registry.url")
-            return f"{url} responded with status {status}{details}. Check the path of {url_option}."
+            reason = message.removesuffix(".")
+            details = f": {reason}" if reason else ", which is not the response of a schema registry"
+            url = self.sanitize(url_response.url)
+            return f"{url} responded with status {status}{details}. {self._describe_server_remedy(status)}"
         return f"{prefix}: {message}"
+
+    def _describe_server_remedy(self, status: int) -> str:
+        """Return the remedy for a response that does not come from a schema registry but, for example, from a proxy."""
+        url_option = self._config.spell("schema.registry.url")
+        if is_redirect(status):
+            return f"Redirects are not followed. Set {url_option} to the URL that it redirects to."
+        if status in _WRONG_PATH_STATUSES:
+            return f"Check the path of {url_option}."
+        return "Check the log of the server or proxy at this URL."
 
     def _describe_credentials_remedy(self) -> str:
         """Return the remedy for a request that was rejected because of its credentials."""

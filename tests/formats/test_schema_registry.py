@@ -342,10 +342,36 @@ def test_error_masks_credentials_in_url(fake: FakeRegistry) -> None:
     assert "t0ken" not in str(caught.value)
 
 
-@pytest.mark.parametrize("status", [302, 405])
-def test_rejection_without_message_blames_url(fake: FakeRegistry, status: int) -> None:
+REDIRECT_REMEDY = "Redirects are not followed. Set schema.registry.url to the URL that it redirects to."
+PATH_REMEDY = "Check the path of schema.registry.url."
+SERVER_REMEDY = "Check the log of the server or proxy at this URL."
+
+
+@pytest.mark.parametrize(
+    ("status", "remedy"),
+    [
+        (201, SERVER_REMEDY),
+        (300, REDIRECT_REMEDY),
+        (301, REDIRECT_REMEDY),
+        (308, REDIRECT_REMEDY),
+        (404, PATH_REMEDY),
+        (405, PATH_REMEDY),
+        (407, SERVER_REMEDY),
+        (413, SERVER_REMEDY),
+        (520, SERVER_REMEDY),
+    ],
+)
+def test_rejection_without_message_has_remedy_for_status(fake: FakeRegistry, status: int, remedy: str) -> None:
     fake.error_statuses, fake.error_message = [status], ""
-    with pytest.raises(SchemaRegistryError, match=rf"status {status}, which is not .* path of schema\.registry\.url"):
+    with pytest.raises(SchemaRegistryError) as caught:
+        SchemaRegistryClient(RegistryConfig((fake.url,))).register("s", avro_schema("a"))
+    assert f"status {status}, which is not the response of a schema registry. {remedy}" in str(caught.value)
+
+
+@pytest.mark.parametrize(("status", "remedy"), [(308, REDIRECT_REMEDY), (404, PATH_REMEDY)])
+def test_message_of_other_server_is_followed_by_one_full_stop(fake: FakeRegistry, status: int, remedy: str) -> None:
+    fake.error_statuses, fake.error_code, fake.error_message = [status], 0, "Not here."
+    with pytest.raises(SchemaRegistryError, match=rf"status {status}: Not here\. {remedy}$"):
         SchemaRegistryClient(RegistryConfig((fake.url,))).register("s", avro_schema("a"))
 
 

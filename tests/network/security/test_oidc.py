@@ -245,6 +245,8 @@ def test_unreachable_endpoint_is_an_authentication_error() -> None:
     ("status", "remedy"),
     [
         (401, "Check the client id, the client secret and the scope"),
+        (301, "Redirects are not followed. Set sasl.oauthbearer.token.endpoint.url to the URL that"),
+        (399, "Redirects are not followed."),
         (404, "Check the path of sasl.oauthbearer.token.endpoint.url"),
         (503, "Check the state of the identity provider"),
     ],
