@@ -137,6 +137,8 @@ class _FailedRequest(NamedTuple):
     """The cause; also the remedy if a retry cannot succeed."""
     requested_backoff_s: float | None = 0.0
     """Minimum delay before a retry, as requested by the registry (Retry-After); None if a retry cannot succeed."""
+    has_responded: bool = False
+    """Whether the server has responded, with a status that may be temporary."""
 
 
 class RegistryTransport:
@@ -227,11 +229,14 @@ class RegistryTransport:
             f"The request to the schema registry failed after {format_count(attempt_count, 'attempt')}: "
             f"{message.removesuffix('.')}."
         )
-        if requested_backoffs_s:  # the messages of other failures contain their remedies
+        retriable_failures = [failure for failure in failures if failure.requested_backoff_s is not None]
+        if retriable_failures:  # the messages of other failures contain their remedies
+            remedy = f"Check {self._config.spell('schema.registry.url')}, and that the driver can reach the registry."
+            if all(failure.has_responded for failure in retriable_failures):
+                remedy = "Check the state of the schema registry, and try again later."
             text += (
                 f" The timeout is {self._config.timeout_ms} ms for all attempts "
-                f"({self._config.spell(_TIMEOUT_OPTION)}). Check {self._config.spell('schema.registry.url')}, and that "
-                "the driver can reach the registry."
+                f"({self._config.spell(_TIMEOUT_OPTION)}). {remedy}"
             )
         return SchemaRegistryError(text)
 
@@ -274,9 +279,11 @@ class RegistryTransport:
             return _FailedRequest(f"{url}: {describe_http_error(error)}")
         if response.status not in request.retriable_statuses:
             return _UrlResponse(full_url, response)
-        message = self._sanitize_message(parse_json_object(response.body))
+        message = self._sanitize_message(parse_json_object(response.body)).removesuffix(".")
         return _FailedRequest(
-            f"{url}: status {response.status} {message}".rstrip(), _parse_retry_after_s(response.retry_after)
+            f"{url}: status {response.status} {message}".rstrip(),
+            _parse_retry_after_s(response.retry_after),
+            has_responded=True,
         )
 
     def _describe_rejection(self, url_response: _UrlResponse, subject: str, not_found_problem: str | None) -> str:
