@@ -385,7 +385,7 @@ class ProducerFencedError(BrokerError):
 class IllegalStateError(KafkaSinkError):
     """A call that is not allowed in the current state, such as a transactional call out of order or after a fork.
 
-    The call changes nothing. An error that is not about a call of the user shows a bug in this library.
+    The call changes nothing. If the message does not name a call that you made, report it as a bug in this library.
     """
 
 

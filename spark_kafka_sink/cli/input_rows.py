@@ -1,7 +1,8 @@
 """Reads the input of `pykafka produce`, the lines of a stream or the columns of a file, as Arrow batches.
 
-The batches contain all rows before the first one that cannot be read. Then the reader raises an error that counts lines
-and rows from 1.
+The batches contain all lines before the first invalid one, and all rows of a file before the first one that cannot be
+converted. Then the reader raises a DataError that counts lines and rows from 1. If the input itself cannot be read, for
+example because a file is damaged, the batches end with the last block before the damage, and the error has no number.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ def open_lines(
 ) -> pa.RecordBatchReader:
     """Read each line as a record as soon as it is available. The last line need not end with a line feed.
 
-    The reader raises DataError if a line is longer than `max_line_bytes` or lacks the separator.
+    The reader raises DataError if a line is longer than `max_line_bytes` or lacks the separator, or if the stream
+    cannot be read.
     """
     fields = [pa.field("value", pa.binary())]
     if key_separator is not None:
@@ -57,7 +59,7 @@ def _read_line_columns(
     """Read the stream in blocks. After each block, yield the lines that are now complete, as columns."""
     line_count = 0
     partial_line = b""
-    while data := stream.read1(MAX_READ_BYTES):
+    while data := _read_block(stream):
         *lines, partial_line = (partial_line + data).split(b"\n")
         if lines:
             yield from _split_lines(lines, separator, line_count)
@@ -67,6 +69,14 @@ def _read_line_columns(
             raise DataError(f"line {line_count + 1} is longer than max.request.size, {max_line_bytes} bytes")
     if partial_line:
         yield from _split_lines([partial_line], separator, line_count)
+
+
+def _read_block(stream: BufferedReader | BytesIO) -> bytes:
+    """Return the available bytes, at least one unless the stream has ended. Raise DataError if reading fails."""
+    try:
+        return stream.read1(MAX_READ_BYTES)
+    except OSError as error:
+        raise DataError(f"the input cannot be read: {error.strerror or error}") from error
 
 
 def _split_lines(lines: list[bytes], separator: str | None, previous_count: int) -> Iterator[list[pa.Array]]:
@@ -220,7 +230,7 @@ def _convert_batches(
                 raise DataError(f"--file: {path}: row {row_number}: {reason}") from error
             yield columns
             row_count += batch.num_rows
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+    except (OSError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise DataError(f"--file: {path}: {error}") from error
 
 

@@ -1,13 +1,10 @@
-"""Formats text from peers, paths, names and numbers for errors, logs and reports."""
+"""Formats text from peers, names and numbers for errors, logs and reports."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 MAX_CHARACTERS = 300
-_FILE_CONTENT_PATTERN = re.compile(r"-----BEGIN|[\r\n]|\{\W|eyJ[\w-]*\.[\w-]*\.|^M[\w+/-]{63,}=*$")
-"""PEM, text with several lines, JSON, a JSON Web Token (whose header begins with `{"` in base64), or DER in base64."""
 _BYTE_UNITS = ("B", "KB", "MB", "GB", "TB")
 
 
@@ -24,23 +21,6 @@ def sanitize(text: str | None, max_characters: int = MAX_CHARACTERS) -> str:
         for character in text[:max_characters]
     )
     return safe_text + "..." if len(text) > max_characters else safe_text
-
-
-def describe_unreadable_file(path: str, reason: object, machine: str) -> str:
-    """Describe why the file that an option names cannot be read, as a predicate that follows the option's name.
-
-    If the option's value is the content of a file, such as a private key, it is not shown. The caller must raise its
-    error `from None`, because an OSError contains the value.
-
-    `reason`: the cause without the path, such as the `strerror` of an OSError.
-    `machine`: the machine that reads the file, for example "the driver".
-    """
-    if _FILE_CONTENT_PATTERN.search(path):
-        return (
-            "must be the path of a file, but contains the content itself. Save the content to a file and set the "
-            "option to the path of the file"
-        )
-    return f"is {sanitize(path)}, which cannot be read on {machine}: {reason}"
 
 
 def mask_secrets(text: str, secrets: Iterable[str]) -> str:

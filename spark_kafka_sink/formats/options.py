@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from spark_kafka_sink.client.option_parsing import ParsedOptions, build_choice_parser, parse_optional_text, parse_text
-from spark_kafka_sink.diagnostics.text import describe_unreadable_file
 from spark_kafka_sink.errors import option_placeholder
 from spark_kafka_sink.formats.format_builders import (
     DESCRIPTOR_FORMATS,
@@ -20,7 +19,7 @@ from spark_kafka_sink.formats.format_builders import (
 )
 from spark_kafka_sink.options import Option
 from spark_kafka_sink.options.column_lists import parse_column_list
-from spark_kafka_sink.options.files import read_bounded_file
+from spark_kafka_sink.options.files import build_unreadable_file_fault, read_bounded_file
 
 RECORD_PARTS = ("value", "key")
 """Record fields that can be encoded from columns."""
@@ -214,14 +213,15 @@ def _parse_schema_options(parsed_options: ParsedOptions, names: PartOptionNames,
         file_placeholder = option_placeholder(names.schema_file)
         parsed_options.faults.add(names.schema, f"cannot be set together with {file_placeholder}.")
     elif path:
+        is_binary = format_name in DESCRIPTOR_FORMATS
         try:
             schema_bytes = read_bounded_file(path)
-            is_binary = format_name in DESCRIPTOR_FORMATS
             schema_text = base64.b64encode(schema_bytes).decode() if is_binary else schema_bytes.decode()
         except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or error
-            problem = describe_unreadable_file(path, reason, "the driver")
-            parsed_options.faults.add(names.schema_file, "{problem}.", problem=problem)
+            content = "the descriptor in base64" if is_binary else "the schema"
+            remedy = f"set {option_placeholder(names.schema)} to {content}"
+            fault = build_unreadable_file_fault(names.schema_file, path, error, "the driver", content_remedy=remedy)
+            parsed_options.faults.append(fault)
     return SchemaSpec(schema_text, schema_name)
 
 

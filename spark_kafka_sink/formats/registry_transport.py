@@ -35,6 +35,7 @@ from spark_kafka_sink.network.http_client import (
     find_url_error,
     is_https,
     is_loopback,
+    is_redirect,
     open_connection,
     parse_json_object,
     send_request,
@@ -61,6 +62,8 @@ RETRIABLE_STATUSES = (
 """Statuses that may be temporary."""
 _NOT_FOUND_ERRORS = (40401, 40402, 40403)
 """The registry's error codes for an unknown subject, version or schema. Other servers respond with status 404 alone."""
+_WRONG_PATH_STATUSES = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED)
+"""Statuses with which servers other than a registry respond if the URL has a wrong path."""
 _MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
 _TIMEOUT_OPTION = "schema.registry.request.timeout.ms"
 
@@ -134,6 +137,8 @@ class _FailedRequest(NamedTuple):
     """The cause; also the remedy if a retry cannot succeed."""
     requested_backoff_s: float | None = 0.0
     """Minimum delay before a retry, as requested by the registry (Retry-After); None if a retry cannot succeed."""
+    has_responded: bool = False
+    """Whether the server has responded, with a status that may be temporary."""
 
 
 class RegistryTransport:
@@ -224,11 +229,14 @@ class RegistryTransport:
             f"The request to the schema registry failed after {format_count(attempt_count, 'attempt')}: "
             f"{message.removesuffix('.')}."
         )
-        if requested_backoffs_s:  # the messages of other failures contain their remedies
+        retriable_failures = [failure for failure in failures if failure.requested_backoff_s is not None]
+        if retriable_failures:  # the messages of other failures contain their remedies
+            remedy = f"Check {self._config.spell('schema.registry.url')}, and that the driver can reach the registry."
+            if all(failure.has_responded for failure in retriable_failures):
+                remedy = "Check the state of the schema registry, and try again later."
             text += (
                 f" The timeout is {self._config.timeout_ms} ms for all attempts "
-                f"({self._config.spell(_TIMEOUT_OPTION)}). Check {self._config.spell('schema.registry.url')}, and that "
-                "the driver can reach the registry."
+                f"({self._config.spell(_TIMEOUT_OPTION)}). {remedy}"
             )
         return SchemaRegistryError(text)
 
@@ -271,9 +279,11 @@ class RegistryTransport:
             return _FailedRequest(f"{url}: {describe_http_error(error)}")
         if response.status not in request.retriable_statuses:
             return _UrlResponse(full_url, response)
-        message = self._sanitize_message(parse_json_object(response.body))
+        message = self._sanitize_message(parse_json_object(response.body)).removesuffix(".")
         return _FailedRequest(
-            f"{url}: status {response.status} {message}".rstrip(), _parse_retry_after_s(response.retry_after)
+            f"{url}: status {response.status} {message}".rstrip(),
+            _parse_retry_after_s(response.retry_after),
+            has_responded=True,
         )
 
     def _describe_rejection(self, url_response: _UrlResponse, subject: str, not_found_problem: str | None) -> str:
@@ -298,12 +308,22 @@ class RegistryTransport:
                 f"The schema is incompatible with earlier versions of subject '{subject}'. Change the columns or the "
                 f"schema to satisfy the compatibility level of the subject, or change that level. {message}"
             ).rstrip()
-        is_other_server = status == HTTPStatus.NOT_FOUND and not is_not_found_error
+        is_other_server = is_redirect(status) or (status == HTTPStatus.NOT_FOUND and not is_not_found_error)
         if is_other_server or not message:
-            details = f": {message}" if message else ", which is not the response of a schema registry"
-            url, url_option = self.sanitize(url_response.url), self._config.spell("schema.registry.url")
-            return f"{url} responded with status {status}{details}. Check the path of {url_option}."
+            reason = message.removesuffix(".")
+            details = f": {reason}" if reason else ", which is not the response of a schema registry"
+            url = self.sanitize(url_response.url)
+            return f"{url} responded with status {status}{details}. {self._describe_server_remedy(status)}"
         return f"{prefix}: {message}"
+
+    def _describe_server_remedy(self, status: int) -> str:
+        """Return the remedy for a response that does not come from a schema registry but, for example, from a proxy."""
+        url_option = self._config.spell("schema.registry.url")
+        if is_redirect(status):
+            return f"Redirects are not followed. Set {url_option} to the URL that it redirects to."
+        if status in _WRONG_PATH_STATUSES:
+            return f"Check the path of {url_option}."
+        return "Check the log of the server or proxy at this URL."
 
     def _describe_credentials_remedy(self) -> str:
         """Return the remedy for a request that was rejected because of its credentials."""

@@ -18,6 +18,7 @@ import threading
 import time
 import urllib.parse
 from collections.abc import Iterator, Mapping
+from http import HTTPStatus
 from typing import Any, NamedTuple
 
 from spark_kafka_sink.diagnostics.text import sanitize
@@ -90,6 +91,11 @@ def is_https(url: str) -> bool:
 
 def is_loopback(url: str) -> bool:
     return urllib.parse.urlsplit(url).hostname in LOOPBACK_HOSTS
+
+
+def is_redirect(status: int) -> bool:
+    """Return whether the status of a response is that of a redirect (3xx)."""
+    return HTTPStatus.MULTIPLE_CHOICES <= status < HTTPStatus.BAD_REQUEST
 
 
 def open_connection(url: str, ssl_context: ssl.SSLContext | None, timeout_s: float) -> http.client.HTTPConnection:

@@ -1,4 +1,4 @@
-"""Read the files that options name, such as schemas, certificates and keys.
+"""Read the files that options name, such as schemas, certificates and keys, and explain why one cannot be read.
 
 Such files are small, so a large file is assumed to be the wrong one and rejected.
 """
@@ -7,7 +7,11 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
+
+from spark_kafka_sink.diagnostics.text import sanitize
+from spark_kafka_sink.errors import OptionFault
 
 MAX_FILE_BYTES = 16 << 20
 _FILE_TYPES = (
@@ -17,6 +21,15 @@ _FILE_TYPES = (
     (stat.S_ISCHR, "a device"),
     (stat.S_ISBLK, "a device"),
 )
+_FILE_CONTENT_PATTERN = re.compile(
+    r'-----BEGIN|[\r\n]|\{\s*"|eyJ[\w-]*\.[\w-]*\.|'
+    r"^(?:M|LS0t|QmFnI|[/_]u3[+-]7|e[wy])[\w+/-]{60,}(?:[=\s]|$)"
+)
+"""PEM, text with several lines, JSON, a JSON Web Token, or a file in base64.
+
+The second line lists how files in base64 begin: DER and PKCS12 with M; PEM with LS0t, or with QmFnI if OpenSSL has
+written "Bag Attributes" before the key; JKS with /u3+7; JSON with ew or ey.
+"""
 
 
 def read_bounded_file(
@@ -43,6 +56,31 @@ def read_bounded_file(
     if len(content) > max_bytes:
         raise OSError(errno.EFBIG, f"the file is longer than {max_bytes} bytes")
     return content
+
+
+def build_unreadable_file_fault(
+    option: str, path: str, error: OSError | ValueError, machine: str, *, content_remedy: str = ""
+) -> OptionFault:
+    """Build the fault of an option whose file cannot be read.
+
+    If the option's value is the content of a file, such as a private key, it is not shown. The caller must raise its
+    error `from None`, because an OSError contains the value.
+
+    `machine`: the machine that reads the file, for example "the driver".
+    `content_remedy`: what to do with the content other than to save it, such as "set {valueSchema} to the schema". It
+    is part of the OptionFault's text.
+    """
+    if _FILE_CONTENT_PATTERN.search(path):
+        alternative = f", or {content_remedy}" if content_remedy else ""
+        text = (
+            "must be the path of a file, but contains the content itself. Save the content to a file and set the "
+            f"option to the path of the file{alternative}."
+        )
+        return OptionFault(option, text)
+    # Unlike `strerror`, the text of an OSError contains the path.
+    reason = getattr(error, "strerror", None) or error
+    values = {"path": sanitize(path), "machine": machine, "reason": reason}
+    return OptionFault(option, "is {path}, which cannot be read on {machine}: {reason}.", values)
 
 
 def _check_file_type(mode: int, allow_pipe: bool) -> None:

@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from io import RawIOBase
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 import pyarrow as pa
 
@@ -61,8 +61,10 @@ _REMEDIES = {
     "gs": "The credentials are those of GOOGLE_APPLICATION_CREDENTIALS or of the machine.",
     "abfs": "The credentials are those of Azure's environment variables or of the machine.",
 }
-"""Remedy for a failed read or write, by Arrow's URI scheme."""
+"""Remedy for a failed read or write, by Arrow's URI scheme. For object stores, also for credentials in the path."""
 _REMEDIES |= {"viewfs": _REMEDIES["hdfs"], "abfss": _REMEDIES["abfs"]}
+_HADOOP_SCHEMES = ("hdfs", "viewfs")
+_HADOOP_OPTIONS_REMEDY = "Remove credentials, and set other Hadoop options in core-site.xml or hdfs-site.xml."
 _QUERY_PARAMETERS = {
     "s3": (
         "region",
@@ -120,17 +122,37 @@ def find_path_error(path: str) -> str | None:
     if scheme not in _LOCAL_SCHEMES and scheme not in _ARROW_SCHEMES:
         return f"{scheme}: paths are not supported for reports. Use {_SUPPORTED_PATHS_TEXT}."
     if scheme in _ARROW_SCHEMES:
-        arrow_scheme = _ARROW_SCHEMES[scheme]
-        if url.password is not None:
-            return f"the path contains a password. {_REMEDIES[arrow_scheme]}"
-        parameters = _QUERY_PARAMETERS[arrow_scheme]
-        if not {name for name, _ in parse_qsl(url.query, keep_blank_values=True)} <= {*parameters}:
-            return f"its query may only contain {', '.join(parameters)}, and no credentials. {_REMEDIES[arrow_scheme]}"
+        return _find_remote_path_error(url, _ARROW_SCHEMES[scheme])
     # In a path without a scheme, `?` and `#` are ordinary characters.
     is_local_uri = scheme != "" and scheme in _LOCAL_SCHEMES
     has_host = url.netloc not in ("", "localhost")
     if is_local_uri and (has_host or url.query or url.fragment):
         return f"a {scheme}: path must not include a host, and must encode '?' and '#' as %3F and %23."
+    return None
+
+
+def check_path(path: str) -> None:
+    """Raise ConfigurationError if reports cannot be stored at this path. The path is not accessed."""
+    path_error = find_path_error(path)
+    if path_error is not None:
+        raise ConfigurationError(f"The path cannot be used: {path_error}")
+
+
+def _find_remote_path_error(url: SplitResult, arrow_scheme: str) -> str | None:
+    """Explain why a path in a remote file system is invalid, as find_path_error does."""
+    is_object_store = arrow_scheme not in _HADOOP_SCHEMES
+    remedy = _REMEDIES[arrow_scheme] if is_object_store else _HADOOP_OPTIONS_REMEDY
+    if is_object_store and not url.netloc:
+        return f"the path must begin with {url.scheme}:// and the name of a bucket or container."
+    # urlsplit ends the host at the first slash. If a password has a slash, it takes the part before the slash for a
+    # port. Buckets and containers have no port, but a host that follows an Azure account and "@" may have one.
+    if is_object_store and ":" in unquote(url.netloc.rpartition("@")[0] or url.netloc):
+        return f"the path contains a password or a port. {remedy}"
+    if url.password is not None:
+        return f"the path contains a password. {remedy}"
+    parameters = _QUERY_PARAMETERS[arrow_scheme]
+    if not {name for name, _ in parse_qsl(url.query, keep_blank_values=True)} <= {*parameters}:
+        return f"its query may only contain {', '.join(parameters)}, and no credentials. {remedy}"
     return None
 
 
@@ -198,9 +220,7 @@ def read_reports(path: str, max_reports: int | None = None) -> list[WriteReport]
 
     Raise ConfigurationError if the path cannot be read or contains anything other than reports.
     """
-    path_error = find_path_error(path)
-    if path_error is not None:
-        raise ConfigurationError(f"The path cannot be used: {path_error}")
+    check_path(path)
     with _explain_errors(path, "cannot be read"):
         # A directory has one report per file, but a file may have any number of lines, so keep only the last lines.
         lines = deque(_read_lines(path, max_reports), maxlen=max_reports)
@@ -208,8 +228,14 @@ def read_reports(path: str, max_reports: int | None = None) -> list[WriteReport]
 
 
 def find_report(path: str, batch: str) -> WriteReport | None:
-    """Return the latest report of a batch, or None if it is not among the most recent reports at the path."""
-    latest_reports = [parse_report(text) for text in _read_latest_reports(path, _build_file_suffix(batch))]
+    """Return the latest report of a batch, or None if it is not among the most recent reports at the path.
+
+    Raise ConfigurationError if the path cannot be read, or if those reports contain anything else.
+    """
+    check_path(path)
+    with _explain_errors(path, "cannot be read"):
+        texts = _read_latest_reports(path, _build_file_suffix(batch))
+    latest_reports = [_parse_line(strip_query(path), text) for text in texts]
     batch_reports = [report for report in latest_reports if report.batch == batch]
     return batch_reports[-1] if batch_reports else None
 

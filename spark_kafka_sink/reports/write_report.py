@@ -244,7 +244,7 @@ def parse_report(line: str) -> WriteReport:
         tasks = document.get("task_list", ())
         arguments["task_list"] = tuple(TaskSummary(**_require_valid_fields(TaskSummary, task)) for task in tasks)
         arguments["errors"] = {
-            _require_text("errors", name): _require_integer("errors", count)
+            _require_text("errors", name): _require_integer("a count in errors", count)
             for name, count in document.get("errors", {}).items()
         }
         report = WriteReport(**_require_valid_fields(WriteReport, arguments))
@@ -274,9 +274,10 @@ def _parse_latency_counts(entries: Iterable[Any]) -> LatencyHistogram:
     latencies = LatencyHistogram()
     for bucket_end_ms, record_count in entries:
         if not isinstance(bucket_end_ms, int | float) or not 0 < bucket_end_ms < _MAX_INTEGER:
-            raise ValueError(f"latency_counts has the invalid time {_describe_value(bucket_end_ms)}")
+            value = _describe_value(bucket_end_ms)
+            raise ValueError(f"latency_counts has a time that is {value}, not a positive number in range")
         # The end of a bucket belongs to the next bucket, so add the largest number below it.
-        latencies.add(math.nextafter(bucket_end_ms, 0), _require_integer("latency_counts", record_count))
+        latencies.add(math.nextafter(bucket_end_ms, 0), _require_integer("a count in latency_counts", record_count))
     return latencies
 
 

@@ -76,7 +76,7 @@ def _create_producer(options: Mapping[str, str]) -> KafkaProducer:
         with kafka_prefix_in_errors():
             return KafkaProducer(options, flush_at_exit=0)
     except ConfigurationError as error:
-        # It is only the context, because its message may contain a private key (describe_unreadable_file).
+        # It is only the context, because its message may contain a private key (build_unreadable_file_fault).
         if isinstance(error.__context__, FileNotFoundError):
             error.remedy = _FILE_REMEDY
         raise

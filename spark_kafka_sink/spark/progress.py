@@ -20,7 +20,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryProgress,
 )
 
-from spark_kafka_sink.reports.store import find_report
+from spark_kafka_sink.reports.store import check_path, find_report
 from spark_kafka_sink.reports.write_report import WriteReport
 
 ReportHandler = Callable[[WriteReport, StreamingQueryProgress], object]
@@ -32,10 +32,13 @@ class ReportListener(StreamingQueryListener):
 
     Ignores micro-batches that have no report there: nothing was committed, or the query writes its reports elsewhere.
 
+    The constructor raises ConfigurationError if the path is not a valid `reportPath`.
+
     `report_path`: the query's option `reportPath`. The path must be readable by this program.
     """
 
     def __init__(self, report_path: str, handle: ReportHandler) -> None:
+        check_path(report_path)
         self._report_path = report_path
         self._handle = handle
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 from datetime import datetime, timezone
 from pathlib import Path
@@ -107,4 +108,49 @@ def test_yields_lines_before_one_that_is_too_long() -> None:
     reader = open_lines(io.BytesIO(b"a\nb\n123456"), None, [], 5)
     assert reader.read_next_batch().to_pydict() == {"value": [b"a", b"b"]}
     with pytest.raises(DataError, match="line 3 is longer"):
+        reader.read_next_batch()
+
+
+def test_names_parquet_file_with_damaged_page_and_writes_rows_before_it(
+    tmp_path: Path, capsys: Output, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(input_rows, "BATCH_ROWS", 4)
+    table = pa.table({"value": [str(number) * 100 for number in range(8)]})
+    path = tmp_path / "rows.parquet"
+    parquet.write_table(table, path, row_group_size=4, compression="snappy", use_dictionary=False)
+    damage_last_row_group(path)
+    assert produce(broker, "--file", str(path)) == 1
+    assert f"pykafka: --file: {path}: " in capsys.readouterr().err
+    assert len(read_written_rows(broker, "value")) == 4
+
+
+def damage_last_row_group(path: Path) -> None:
+    """Overwrite the end of the last page, which is compressed."""
+    column = parquet.read_metadata(path).row_group(1).column(0)
+    with path.open("r+b") as file:
+        file.seek(column.data_page_offset + column.total_compressed_size - 20)
+        file.write(b"\xff" * 20)
+
+
+class FailingStream(io.RawIOBase):
+    """A stream with one line, after which reading fails."""
+
+    def __init__(self) -> None:
+        self._has_line = True
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview, /) -> int:  # type: ignore[override]
+        if not self._has_line:
+            raise OSError(errno.EIO, "Input/output error")
+        self._has_line = False
+        buffer[:2] = b"a\n"
+        return 2
+
+
+def test_yields_lines_before_stream_cannot_be_read() -> None:
+    reader = open_lines(io.BufferedReader(FailingStream()), None, [], 100)
+    assert reader.read_next_batch().to_pydict() == {"value": [b"a"]}
+    with pytest.raises(DataError, match="the input cannot be read: Input/output error"):
         reader.read_next_batch()

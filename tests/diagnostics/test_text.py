@@ -6,7 +6,7 @@ import pytest
 
 from spark_kafka_sink.client.cluster import ClusterSnapshot, Node
 from spark_kafka_sink.client.metadata_merge import merge_response
-from spark_kafka_sink.diagnostics.text import describe_unreadable_file, mask_secrets, sanitize
+from spark_kafka_sink.diagnostics.text import mask_secrets, sanitize
 from spark_kafka_sink.errors import AuthenticationError
 from spark_kafka_sink.producer.sending.produce_exchange import parse_partition_response
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponse
@@ -28,29 +28,6 @@ def test_sanitize_returns_one_short_printable_line() -> None:
     assert sanitize("x" * 301) == "x" * 300 + "..."
     assert sanitize(None) == ""
     assert is_clean(sanitize(EVIL))
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        "-----BEGIN PRIVATE KEY----- MIGHAgEA -----END PRIVATE KEY-----",
-        "first line\nsecond line",
-        '{"type": "record", "name": "Order"}',
-        "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJhIn0.c2lnbmF0dXJl",
-        "/eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJhIn0.c2lnbmF0dXJl",
-        "M" + 20 * "IG/+" + "==",
-    ],
-)
-def test_does_not_show_file_content_in_place_of_a_path(content: str) -> None:
-    text = describe_unreadable_file(content, "No such file or directory", "the driver")
-    assert text.startswith("must be the path of a file, but contains the content itself.")
-    assert not any(word in text for word in content.split())
-
-
-@pytest.mark.parametrize("path", ["/etc/kafka/{env}/key.pem", "orders.v1.avsc", "/Volumes/" + 90 * "m", "eyJ.pem", "M"])
-def test_shows_path_of_unreadable_file(path: str) -> None:
-    text = describe_unreadable_file(path, "it is a pipe", "this machine")
-    assert text == f"is {path}, which cannot be read on this machine: it is a pipe"
 
 
 def test_masks_longest_secrets_first() -> None:

@@ -284,10 +284,24 @@ def test_error_does_not_repeat_invalid_http_response() -> None:
 
 
 def test_gives_up_with_url_when_registry_stays_busy(fake: FakeRegistry) -> None:
+    fake.error_statuses, fake.error_message = [503] * 20, "not now."
+    clock, urls = Clock(), (fake.url, f"{fake.url}/2")
+    with pytest.raises(SchemaRegistryError) as caught:
+        SchemaRegistryClient(RegistryConfig(urls), now_s=clock.now_s, sleep=clock.sleep).register("s", avro_schema("a"))
+    assert f": {urls[0]}: status 503 not now; {urls[1]}: status 503 not now. The timeout" in str(caught.value)
+    assert str(caught.value).endswith("Check the state of the schema registry, and try again later.")
+    assert len(fake.requests) == 2 * (1 + MAX_RETRIES)
+
+
+def test_gives_up_with_remedy_for_address_when_one_url_does_not_respond(fake: FakeRegistry) -> None:
     fake.error_statuses = [503] * 20
-    with pytest.raises(SchemaRegistryError, match=f"registry failed .*{fake.url}.* 503.*Check schema.registry.url"):
-        SchemaRegistryClient(RegistryConfig((fake.url,))).register("s", avro_schema("a"))
-    assert len(fake.requests) == 1 + MAX_RETRIES
+    clock = Clock()
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        config = RegistryConfig((fake.url, f"http://127.0.0.1:{reserved.getsockname()[1]}"))
+        registry = SchemaRegistryClient(config, now_s=clock.now_s, sleep=clock.sleep)
+        with pytest.raises(SchemaRegistryError, match=r"503.*Check schema\.registry\.url, and that the driver"):
+            registry.register("s", avro_schema("a"))
 
 
 def test_tries_next_url_when_one_is_down(fake: FakeRegistry) -> None:
@@ -342,10 +356,36 @@ def test_error_masks_credentials_in_url(fake: FakeRegistry) -> None:
     assert "t0ken" not in str(caught.value)
 
 
-@pytest.mark.parametrize("status", [302, 405])
-def test_rejection_without_message_blames_url(fake: FakeRegistry, status: int) -> None:
+REDIRECT_REMEDY = "Redirects are not followed. Set schema.registry.url to the URL that it redirects to."
+PATH_REMEDY = "Check the path of schema.registry.url."
+SERVER_REMEDY = "Check the log of the server or proxy at this URL."
+
+
+@pytest.mark.parametrize(
+    ("status", "remedy"),
+    [
+        (201, SERVER_REMEDY),
+        (300, REDIRECT_REMEDY),
+        (301, REDIRECT_REMEDY),
+        (308, REDIRECT_REMEDY),
+        (404, PATH_REMEDY),
+        (405, PATH_REMEDY),
+        (407, SERVER_REMEDY),
+        (413, SERVER_REMEDY),
+        (520, SERVER_REMEDY),
+    ],
+)
+def test_rejection_without_message_has_remedy_for_status(fake: FakeRegistry, status: int, remedy: str) -> None:
     fake.error_statuses, fake.error_message = [status], ""
-    with pytest.raises(SchemaRegistryError, match=rf"status {status}, which is not .* path of schema\.registry\.url"):
+    with pytest.raises(SchemaRegistryError) as caught:
+        SchemaRegistryClient(RegistryConfig((fake.url,))).register("s", avro_schema("a"))
+    assert f"status {status}, which is not the response of a schema registry. {remedy}" in str(caught.value)
+
+
+@pytest.mark.parametrize(("status", "remedy"), [(308, REDIRECT_REMEDY), (404, PATH_REMEDY)])
+def test_message_of_other_server_is_followed_by_one_full_stop(fake: FakeRegistry, status: int, remedy: str) -> None:
+    fake.error_statuses, fake.error_code, fake.error_message = [status], 0, "Not here."
+    with pytest.raises(SchemaRegistryError, match=rf"status {status}: Not here\. {remedy}$"):
         SchemaRegistryClient(RegistryConfig((fake.url,))).register("s", avro_schema("a"))
 
 

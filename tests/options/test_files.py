@@ -1,16 +1,20 @@
-"""All files that options name are read by one function, which accepts only regular files of limited size."""
+"""Files that options name: only regular files of limited size are read, and errors show no file's content."""
 
 from __future__ import annotations
 
 import ast
+import base64
+import errno
 import os
 import socket
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from spark_kafka_sink.options.files import MAX_FILE_BYTES, read_bounded_file
+from spark_kafka_sink.errors import OptionSpelling
+from spark_kafka_sink.options.files import MAX_FILE_BYTES, build_unreadable_file_fault, read_bounded_file
 
 PACKAGE = Path(__file__).resolve().parents[2] / "spark_kafka_sink"
 OTHER_READERS = {
@@ -61,6 +65,70 @@ def test_allow_pipe_accepts_pipe_but_no_device(tmp_path: Path) -> None:
     writer.join()
     with pytest.raises(OSError, match="a device"):
         read_bounded_file("/dev/zero", allow_pipe=True)
+
+
+def to_base64(content: bytes) -> str:
+    """Encode the content, with bytes after it that have every character of base64."""
+    return base64.b64encode(content + bytes(range(256))).decode()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "-----BEGIN PRIVATE KEY----- MIGHAgEA -----END PRIVATE KEY-----",
+        "first line\nsecond line",
+        '{"type": "record", "name": "Order"}',
+        '{ "type": "record", "name": "Order"}',
+        "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJhIn0.c2lnbmF0dXJl",
+        "/eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJhIn0.c2lnbmF0dXJl",
+        "M" + 20 * "IG/+" + "==",
+        to_base64(b"0\x81\x87"),
+        base64.b64encode(b"0." + bytes(46)).decode(),  # as short as an Ed25519 key
+        to_base64(b"-----BEGIN PRIVATE KEY-----"),
+        to_base64(b"Bag Attributes"),
+        to_base64(b"\xfe\xed\xfe\xed\x00\x00\x00\x02"),
+        base64.urlsafe_b64encode(b"\xfe\xed\xfe\xed" + bytes(60)).decode(),
+        to_base64(b'{"payload": {'),
+        to_base64(b'{ "payload": {'),
+        to_base64(b'{\n"payload": {'),
+        "MIGH" + 18 * "AgEA" + " " + 18 * "IG/+",  # base64 in lines, whose line feeds were replaced
+    ],
+)
+def test_does_not_show_file_content_in_place_of_a_path(content: str) -> None:
+    error = FileNotFoundError(errno.ENOENT, "No such file or directory", content)
+    text = build_unreadable_file_fault("ssl.keystore.location", content, error, "the driver").render()
+    assert text == (
+        "ssl.keystore.location must be the path of a file, but contains the content itself. Save the content to a file "
+        "and set the option to the path of the file."
+    )
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/etc/kafka/{env}/key.pem",
+        "/etc/certs/{{ env }}/ca.pem",
+        "/etc/certs/{, }/ca.pem",
+        "orders.v1.avsc",
+        "/Volumes/" + 90 * "m",
+        "eyJ.pem",
+        "M",
+        "/u3+7",
+        "Material/" + 20 * "abc" + ".pem",
+    ],
+)
+def test_shows_path_of_unreadable_file(path: str) -> None:
+    fault = build_unreadable_file_fault("valueSchemaFile", path, OSError(errno.EINVAL, "it is a pipe"), "this machine")
+    assert fault.render() == f"valueSchemaFile is {path}, which cannot be read on this machine: it is a pipe."
+
+
+def test_names_option_for_content_as_user_writes_it() -> None:
+    fault = build_unreadable_file_fault(
+        "ssl.truststore.location", "a\nb", OSError(), "the driver", content_remedy="set {ssl.truststore.certificates}"
+    )
+    text = replace(fault, prefix="schema.registry.").render(OptionSpelling("'{}'".format))
+    assert text.startswith("'schema.registry.ssl.truststore.location' must be the path of a file")
+    assert text.endswith(", or set 'schema.registry.ssl.truststore.certificates'.")
 
 
 def test_no_other_module_opens_files() -> None:

@@ -98,7 +98,19 @@ def test_rejects_unsupported_file_system_and_lists_supported_ones(path: str) -> 
 
 
 @pytest.mark.parametrize(
-    "path", ["/a/b", "a.jsonl", "C:\\reports\\x", "file:/a", "s3a://b/c", "hdfs://name:8020/x", "abfss://c@a.net/x"]
+    "path",
+    [
+        "/a/b",
+        "a.jsonl",
+        "C:\\reports\\x",
+        "file:/a",
+        "s3a://b/c",
+        "hdfs://name:8020/x",
+        "hdfs:///x",
+        "gs://anonymous@b/x",
+        "abfss://c@a.net/x",
+        "abfs://account@localhost:10000/c/x",
+    ],
 )
 def test_supported_paths_have_no_error(path: str) -> None:
     assert find_path_error(path) is None
@@ -116,6 +128,39 @@ def test_rejects_unencoded_password_in_path_without_repeating_it(path: str) -> N
     with pytest.raises(ConfigurationError, match=r"its host or its port is invalid.*remove the password") as caught:
         read_reports(path)
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "s3a://AKIA:/top/hush@bucket/reports",
+        "s3a://AKIA:42/hush@bucket/reports",
+        "s3a://AKIA:42#hush@bucket/reports",
+        "s3a://AKIA%3Ahush@bucket/reports",
+        "s3://:hush@bucket/reports",
+        "gs://key:/hush@bucket/reports",
+        "abfss://account:42/hush@container/reports",
+    ],
+)
+def test_rejects_secret_that_is_parsed_as_port_or_user_without_repeating_it(path: str) -> None:
+    with pytest.raises(ConfigurationError, match="contains a password or a port") as caught:
+        read_reports(path)
+    assert "hush" not in str(caught.value)
+
+
+@pytest.mark.parametrize("path", ["hdfs://name/x?dfs.client.use.datanode.hostname=true", "viewfs://alice:hush@name/x"])
+def test_rejection_of_hadoop_option_names_file_for_it_and_not_libhdfs(path: str) -> None:
+    path_error = find_path_error(path)
+    assert path_error is not None
+    assert path_error.endswith("set other Hadoop options in core-site.xml or hdfs-site.xml.")
+    assert "JAVA_HOME" not in path_error
+
+
+@pytest.mark.parametrize("scheme", ["s3", "s3a", "gs", "abfs"])
+@pytest.mark.parametrize("rest", ["AKIA:hush@bucket/x", "bucket/x", "///AKIA:hush@bucket/x"])
+def test_rejects_object_store_without_bucket(scheme: str, rest: str) -> None:
+    path_error = find_path_error(f"{scheme}:{rest}")
+    assert path_error == f"the path must begin with {scheme}:// and the name of a bucket or container."
 
 
 @pytest.mark.parametrize(
@@ -251,6 +296,30 @@ def test_finds_report_of_recent_batch(tmp_path: Path, name: str) -> None:
     assert find_report(path, "6d2a/9") is None or name == "folder/"
     assert find_report(path, "other/29") is None
     assert find_report(f"{tmp_path}/missing", "6d2a/29") is None
+
+
+@pytest.mark.parametrize("find", [read_reports, lambda path: find_report(path, "6d2a/29")])
+@pytest.mark.parametrize("path", ["https://x/y", "s3a://AKIA:hush@bucket/reports", "gs://bucket/x?token=hush"])
+def test_reading_checks_path(find: Callable[[str], object], path: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"^The path cannot be used: ") as caught:
+        find(path)
+    assert "hush" not in str(caught.value)
+
+
+def test_error_of_search_names_path_that_cannot_be_read() -> None:
+    with (
+        fail_file_system("access denied"),
+        pytest.raises(ConfigurationError, match=r"^s3://bucket/reports cannot be read: access denied\. The cred"),
+    ):
+        find_report("s3://bucket/reports?region=eu-west-1", "6d2a/29")
+
+
+def test_error_of_search_names_file_that_has_something_else(tmp_path: Path) -> None:
+    path = tmp_path / "reports.jsonl"
+    path.write_text("password=hush\n")
+    with pytest.raises(ConfigurationError, match=f"^{path}: this is not a write report") as caught:
+        find_report(str(path), "6d2a/29")
+    assert "hush" not in str(caught.value)
 
 
 def test_finds_report_in_folder_without_stat_of_each_file(tmp_path: Path) -> None:

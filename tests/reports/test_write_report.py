@@ -67,7 +67,7 @@ def test_rejects_line_that_is_not_a_report(line: str) -> None:
         ("password=hush", "column 1: Expecting value"),
         ('{"password" "hush"}', "column 13: Expecting ':' delimiter"),
         ('{"partitions": [], "batch": ["hush"]}', "batch is an array, not a string"),
-        ('{"partitions": [], "errors": {"hush": "hush"}}', "errors is a string, not an integer in range"),
+        ('{"partitions": [], "errors": {"hush": "hush"}}', "a count in errors is a string, not an integer in range"),
         ('{"partitions": [], "rows": "hush"}', "rows is a string, not an integer in range"),
         (
             '{"partitions": [{"first_offset": 0, "last_offset": 0, "rows": 1, "digest": "hush"}]}',
@@ -106,8 +106,8 @@ def test_merges_reports_of_micro_batches() -> None:
         ("partition", lambda plain, value: plain["partitions"][0].update(partition=value)),
         ("rows", lambda plain, value: plain["partitions"][0].update(rows=value)),
         ("bytes", lambda plain, value: plain["task_list"][0].update(bytes=value)),
-        ("errors", lambda plain, value: plain["errors"].update(RecordTooLargeError=value)),
-        ("latency_counts", lambda plain, value: plain.update(latency_counts=[[1.0, value]])),
+        ("a count in errors", lambda plain, value: plain["errors"].update(RecordTooLargeError=value)),
+        ("a count in latency_counts", lambda plain, value: plain.update(latency_counts=[[1.0, value]])),
     ],
 )
 def test_error_names_field_that_is_not_an_integer(
@@ -127,8 +127,11 @@ def test_error_names_field_that_is_not_an_integer(
         ({"batch": 7}, "batch is 7, not a string"),
         ({"status": None}, "status is null, not a string"),
         ({"started_ms": 1 << 62}, "which is out of range"),
-        ({"latency_counts": [[math.inf, 1]]}, "latency_counts has the invalid time Infinity"),
-        ({"latency_counts": [["1", 1]]}, "latency_counts has the invalid time"),
+        (
+            {"latency_counts": [[math.inf, 1]]},
+            "latency_counts has a time that is Infinity, not a positive number in range",
+        ),
+        ({"latency_counts": [["1", 1]]}, "latency_counts has a time that is a string, not a positive number in range"),
         ({"partitions": [{"topic": 1, "partition": 0}]}, "the field first_offset is missing"),
         ({"partitions": 1}, "its fields are not those of a write report"),
     ],

@@ -9,6 +9,7 @@ import pytest
 from prometheus_client import REGISTRY, generate_latest
 from pyspark.sql import SparkSession
 
+from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.reports.store import save_report
 from spark_kafka_sink.reports.write_report import WriteReport
 from spark_kafka_sink.spark.progress import ReportListener
@@ -39,6 +40,11 @@ def test_listener_finds_report_of_micro_batch(tmp_path: Path) -> None:
     other: Any = Event("another", 2)
     listener.onQueryProgress(other)
     assert seen == [(10, 0), (11, 1), (12, 2)]
+
+
+def test_listener_rejects_invalid_path_at_once() -> None:
+    with pytest.raises(ConfigurationError, match="https: paths are not supported for reports"):
+        ReportListener("https://x/y", lambda report, progress: None)
 
 
 @pytest.mark.needs("java")

@@ -134,7 +134,12 @@ def test_a_plan_can_be_pickled_to_the_tasks() -> None:
         ),
         (
             {"valueFormat": "avro", "valueSchemaFile": '{"type": "record"}'},
-            "Option 'valueSchemaFile' must be the path of a file, but contains the content itself.",
+            "Option 'valueSchemaFile' must be the path of a file, but contains the content itself. Save the content to "
+            "a file and set the option to the path of the file, or set 'valueSchema' to the schema.",
+        ),
+        (
+            {"valueFormat": "protobuf-confluent", "valueSchemaFile": 'syntax = "proto3";\nmessage Order {}'},
+            "or set 'valueSchema' to the descriptor in base64.",
         ),
         ({"valueFormat": "avro", "valueSchema": "[" * 5_000 + "]" * 5_000}, "is nested more than 400 levels deep."),
         ({"valueFormat": "avro", "valueSchema": "{}"}, "Option 'valueFormat' avro: the Avro schema must be a record"),

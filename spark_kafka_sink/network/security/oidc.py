@@ -33,6 +33,7 @@ from spark_kafka_sink.network.http_client import (
     find_url_error,
     is_https,
     is_loopback,
+    is_redirect,
     open_connection,
     parse_json_object,
     send_request,
@@ -56,6 +57,7 @@ _JWT_ASSERTION_TYPE = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 _CREDENTIALS_STATUSES = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 """Statuses of a token endpoint that rejects the client or its request (RFC 6749, section 5.2)."""
 _PATH_REMEDY = f"Check the path of {ENDPOINT_URL_OPTION}."
+_REDIRECT_REMEDY = f"Redirects are not followed. Set {ENDPOINT_URL_OPTION} to the URL that the endpoint redirects to."
 _UNREACHABLE_REMEDY = f"Check {ENDPOINT_URL_OPTION}, and that this machine can reach the endpoint."
 _UNAVAILABLE_REMEDY = "Check the state of the identity provider, and try again later."
 _SECRET_REMEDY = (
@@ -69,6 +71,10 @@ _ASSERTION_REMEDY = (
 _CERTIFICATE_REMEDY = (
     "Check the endpoint's certificate, which is verified against the system's authorities and those in "
     "ssl.truststore.*."
+)
+_TRUSTSTORE_REMEDY = (
+    "Correct the truststore, which is also used for the token endpoint. If it is a file, it must exist on every "
+    "machine that connects to Kafka."
 )
 _ERROR_CODE_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz_")
 _MAX_ERROR_CODE_LENGTH = 63
@@ -237,8 +243,7 @@ class TokenSource:
                 problem = f"cannot be used: {_describe_certificate_error(self._config, error)}"
                 raise _build_endpoint_error(self._config, problem, _CERTIFICATE_REMEDY) from None
             except ConfigurationError as error:
-                problem = f"cannot be used: {error}"
-                raise _build_endpoint_error(self._config, problem, _CERTIFICATE_REMEDY) from None
+                raise AuthenticationError(f"OAUTHBEARER: {error}", remedy=_TRUSTSTORE_REMEDY) from None
             except _UnavailableError as error:
                 problem, remedy = str(error), _UNAVAILABLE_REMEDY
             except (OSError, http.client.HTTPException) as error:
@@ -315,7 +320,7 @@ def _send_token_request(config: OidcConfig, now_s: float) -> dict[str, object]:
             f"rejected the request with status {response.status}"
             f"{_build_error_code_suffix(content)}{_build_assertion_suffix(config, response.date_s, now_s)}"
         )
-        remedy = _PATH_REMEDY
+        remedy = _REDIRECT_REMEDY if is_redirect(response.status) else _PATH_REMEDY
         if response.status in _CREDENTIALS_STATUSES:
             remedy = _SECRET_REMEDY if config.assertion is None else _ASSERTION_REMEDY
         raise _build_endpoint_error(config, problem, remedy)

@@ -22,15 +22,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import IO
 
-from spark_kafka_sink.diagnostics.text import describe_unreadable_file
 from spark_kafka_sink.errors import ConfigurationError, OptionFault
 from spark_kafka_sink.network.security.keystores import Store, read_pem, read_store
-from spark_kafka_sink.options.files import read_bounded_file
+from spark_kafka_sink.options.files import build_unreadable_file_fault, read_bounded_file
 
 TLS_VERSIONS: dict[str, ssl.TLSVersion] = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 """The supported TLS versions, by the name that the option ssl.enabled.protocols uses."""
 TLS13_SUITES = frozenset({"TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"})
 """The cipher suites of TLS 1.3. Python's ssl module cannot enable them individually."""
+_PEM_REMEDIES = {
+    "ssl.truststore.location": "set {ssl.truststore.certificates} to the certificates in PEM",
+    "ssl.keystore.location": (
+        "set {ssl.keystore.key} and {ssl.keystore.certificate.chain} to the private key and its certificates in PEM"
+    ),
+}
+"""What to do with PEM text in an option that must name a file, by option."""
 
 _IANA_SUITE_PATTERN = re.compile(
     r"TLS_(?:(?P<exchange>ECDHE|DHE)_)?(?P<signature>RSA|ECDSA)_WITH_"
@@ -63,8 +69,10 @@ class StoreConfig:
                 key_password=self.key_password,
             )
         except OSError as error:
-            problem = describe_unreadable_file(self.store_path or "", error.strerror, "this machine")
-            raise ConfigurationError(OptionFault(option, "{problem}.", {"problem": problem})) from None
+            remedy = _PEM_REMEDIES[option]
+            raise ConfigurationError(
+                build_unreadable_file_fault(option, self.store_path or "", error, "this machine", content_remedy=remedy)
+            ) from None
         except ConfigurationError as error:
             raise error.with_option(
                 option, "is {file}, which cannot be used: {problem}.", file=self.store_path or "PEM text"

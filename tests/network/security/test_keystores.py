@@ -197,11 +197,18 @@ def test_invalid_store_error_names_its_option(settings: dict[str, str], message:
     assert message in failure(options(**settings))
 
 
-@pytest.mark.parametrize("store", ["truststore", "keystore"])
-def test_does_not_show_pem_in_place_of_store_path(store: str) -> None:
+@pytest.mark.parametrize(
+    ("store", "remedy"),
+    [
+        ("truststore", "set ssl.truststore.certificates to"),
+        ("keystore", "set ssl.keystore.key and ssl.keystore.certificate.chain to"),
+    ],
+)
+def test_does_not_show_pem_in_place_of_store_path_and_names_options_for_pem(store: str, remedy: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         parse_security_config(options(**{f"{store}_location": KEY})).build_ssl_context()
     assert str(caught.value).startswith(f"ssl.{store}.location must be the path of a file, but contains the content")
+    assert remedy in str(caught.value)
     assert "BEGIN" not in "".join(traceback.format_exception(caught.value))
 
 

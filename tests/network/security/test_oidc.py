@@ -245,6 +245,8 @@ def test_unreachable_endpoint_is_an_authentication_error() -> None:
     ("status", "remedy"),
     [
         (401, "Check the client id, the client secret and the scope"),
+        (301, "Redirects are not followed. Set sasl.oauthbearer.token.endpoint.url to the URL that"),
+        (399, "Redirects are not followed."),
         (404, "Check the path of sasl.oauthbearer.token.endpoint.url"),
         (503, "Check the state of the identity provider"),
     ],
@@ -387,10 +389,13 @@ def test_checks_host_name_of_endpoint_even_if_brokers_names_are_not_checked(
 
 def test_truststore_that_cannot_be_read_is_an_authentication_error(tmp_path: Path) -> None:
     options = https_options("https://localhost:9/") | {"ssl.truststore.location": str(tmp_path / "missing.pem")}
-    with pytest.raises(
-        AuthenticationError, match=r"cannot be used: ssl\.truststore\.location is .*missing\.pem, which"
-    ):
+    with pytest.raises(AuthenticationError) as caught:
         parse_security_config(options).create_mechanism("broker")
+    assert str(caught.value) == (
+        f"OAUTHBEARER: ssl.truststore.location is {tmp_path}/missing.pem, which cannot be read on this machine: No "
+        "such file or directory. Correct the truststore, which is also used for the token endpoint. If it is a file, "
+        "it must exist on every machine that connects to Kafka."
+    )
 
 
 def test_validates_truststore_of_plaintext_listener_only_for_https_endpoint() -> None:
