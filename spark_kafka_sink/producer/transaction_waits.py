@@ -8,8 +8,7 @@ repeated, it does not begin a new operation, but waits for the same one.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from spark_kafka_sink.client.network_client import NetworkClient
@@ -160,17 +159,10 @@ class ProducerTransactions:
             raise self._build_timeout_error(PREPARE, self.manager.last_failure)
         return self.manager.prepare()
 
-    @contextmanager
-    def transaction(self) -> Iterator[None]:
-        """Begin a transaction, run the block and commit. If the block or the commit fails, abort the transaction."""
-        self.begin()
-        try:
-            yield
-            self.commit()
-        except BaseException as error:
-            if self._abort_if_open() and isinstance(error, TransactionAbortableError):
-                mark_already_aborted(error)
-            raise
+    def abort_after(self, error: BaseException) -> None:
+        """Abort the transaction, if one is open, after an error that its block or its commit has raised."""
+        if self._abort_if_open() and isinstance(error, TransactionAbortableError):
+            mark_already_aborted(error)
 
     def close(self, timeout_seconds: float | None) -> float | None:
         """Abort an open transaction before the producer closes. If none is open, wait for a pending operation.

@@ -7,8 +7,8 @@ have a transactional.id. The checks apply to all producers.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -147,7 +147,19 @@ class TransactionalProducer:
                 producer.send("accounts", b"-100", key=b"alice")
                 producer.send("accounts", b"+100", key=b"bob")
         """
-        return self._require_transactions().transaction()
+        return self._run_in_transaction(self._require_transactions())
+
+    @contextmanager
+    def _run_in_transaction(self, transactions: ProducerTransactions) -> Iterator[None]:
+        """Begin a transaction, run the block and commit. If the block or the commit fails, abort the transaction."""
+        self.begin_transaction()
+        try:
+            yield
+            self.commit_transaction()
+        except BaseException as error:
+            if os.getpid() == self._pid:  # in a forked child, the transaction belongs to the parent
+                transactions.abort_after(error)
+            raise
 
     def send_offsets_to_transaction(self, offsets: Offsets, group: GroupMetadata | str) -> None:
         """Add offsets of a consumer group, {(topic, partition): offset}, to the transaction, to be committed with it.

@@ -80,6 +80,32 @@ def test_27_send_in_child_process_fails_and_names_the_fork() -> None:
         assert os.waitpid(child, 0)[1] == 0
 
 
+@pytest.mark.parametrize("leaves_with_error", [False, True])
+def test_27_transaction_block_in_child_process_fails_and_names_the_fork(leaves_with_error: bool) -> None:
+    """The child has no sender thread, so it would wait for max.block.ms, and the transaction belongs to the parent."""
+    with (
+        embedded_broker(topics={"t": 1}) as broker,
+        KafkaProducer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "x"}) as producer,
+    ):
+        producer.init_transactions()
+        child = -1
+        try:
+            with producer.transaction():
+                producer.send(ProducerRecord("t", b"v"))
+                child = os.fork()
+                if not child:
+                    producer._transactions.abort = lambda: os._exit(3)  # type: ignore[union-attr, method-assign]
+                    if leaves_with_error:
+                        raise KeyError("in the child")
+        except BaseException as error:
+            if child:
+                raise
+            os._exit(0 if ("child" if leaves_with_error else "fork") in str(error) else 1)
+        if not child:
+            os._exit(2)
+        assert os.waitpid(child, 0)[1] == 0
+
+
 class WaitingSender:
     """A sender that runs until a test ends it."""
 
