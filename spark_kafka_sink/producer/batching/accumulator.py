@@ -592,11 +592,17 @@ class RecordAccumulator:
 
         # If a batch is too large even after a split, the broker's limit must be below batch.size, so halve the batch.
         max_bytes = batch.uncompressed_bytes // 2 if batch.is_split_batch else self._config.batch_size
-        children = split_batch(batch, max_bytes)
-        for child in children:
-            self._compressor.close_batch(child)
-            # Without a copy, the memory of the split batch could not be freed before all of its children are done.
-            child.copy_to_own_memory()
+        children: list[ProducerBatch] = []
+        try:
+            for child in split_batch(batch, max_bytes):
+                children.append(child)
+                self._compressor.close_batch(child)
+                # Without a copy, the memory of the split batch could not be freed before all of its children are done.
+                child.copy_to_own_memory()
+        except Exception as error:  # usually a MemoryError
+            for child in children:
+                child.fail(error)  # so that it no longer holds the memory of the split batch
+            raise
         with self._lock:
             for child in children:
                 self._incomplete_batches.add(child)

@@ -7,6 +7,8 @@ others continues where the previous one ends, so every record keeps its sequence
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -27,11 +29,14 @@ MAX_DECODED_BYTES = 1 << 40
 """Effectively no limit. The decoder has one to protect against untrusted input, but this producer encoded the input."""
 
 
-def split_batch(batch: ProducerBatch, max_batch_bytes: int) -> list[ProducerBatch]:
+def split_batch(batch: ProducerBatch, max_batch_bytes: int) -> Iterator[ProducerBatch]:
     """Split a batch's records into new, open batches of at most `max_batch_bytes` before compression.
 
     If all records fit into one such batch, split them into two halves. A record that is larger than the limit gets a
     batch of its own. The result is a single batch only if the original has a single record.
+
+    Each new batch holds the memory of the original. If an error interrupts the split, the caller must fail those that
+    it has received.
     """
     header, *body = batch.build_wire_segments()
     records = decode_records(
@@ -48,12 +53,10 @@ def split_batch(batch: ProducerBatch, max_batch_bytes: int) -> list[ProducerBatc
     fits_in_one_batch = len(slices.starts) == 1
     if fits_in_one_batch and columns.num_rows > 1:  # the broker's limit must be lower, so split the batch anyway
         slices = build_consecutive_slices([_find_second_half_start(sizes), columns.num_rows])
-    children: list[ProducerBatch] = []
+    first_record_indices = iter(slices.starts)
     for encoded_slices in encode_records(columns, slices, batch.max_timestamp):
         for slice_index in range(len(encoded_slices.sizes)):
-            first_record_index = slices.starts[len(children)]
-            children.append(batch.create_child(encoded_slices, slice_index, first_record_index))
-    return children
+            yield batch.create_child(encoded_slices, slice_index, next(first_record_indices))
 
 
 def _find_second_half_start(sizes: NDArray[np.int64]) -> int:

@@ -248,7 +248,7 @@ def test_split_keeps_codec_headers_keys_timestamps_and_nulls(codec: Codec) -> No
     batch.mark_in_flight(1)
     original = next(decode_batches(b"".join(batch.build_wire_segments()), max_bytes=1 << 20)).columns
     batch.mark_request_ended()
-    children = split_batch(batch, 200)
+    children = list(split_batch(batch, 200))
     batch.mark_split()
     for child in children:
         child.close(codec)
@@ -267,7 +267,7 @@ def test_split_keeps_codec_headers_keys_timestamps_and_nulls(codec: Codec) -> No
 def test_splits_batch_in_half_when_it_fits_the_limit() -> None:
     batch = create_batch(plain_columns(4))
     batch.close()
-    children = split_batch(batch, 1 << 20)
+    children = list(split_batch(batch, 1 << 20))
     assert [child.record_count for child in children] == [2, 2]
 
 

@@ -15,6 +15,7 @@ from spark_kafka_sink.errors import (
     ProducerClosedError,
     RecordTooLargeError,
 )
+from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.protocol import error_codes as codes
@@ -165,6 +166,25 @@ def test_fails_batch_when_memory_for_its_split_is_missing(is_in_doubt: bool, mon
     )
     assert failure.error.possibly_stored is is_in_doubt
     assert send_each(producer, b"3") == [None]
+    assert get_reserved_bytes(producer) == 0
+
+
+def test_failed_split_frees_memory_of_the_batches_it_has_created(monkeypatch: pytest.MonkeyPatch) -> None:
+    copied: list[ProducerBatch] = []
+    original = ProducerBatch.copy_to_own_memory
+
+    def copy_only_the_first(batch: ProducerBatch) -> None:
+        if copied:
+            raise MemoryError("at a bad moment")
+        copied.append(batch)
+        original(batch)
+
+    cluster, producer = simulated(linger_ms=5)
+    cluster.control.when(api=ApiKey.PRODUCE).fail(codes.MESSAGE_TOO_LARGE)
+    monkeypatch.setattr(ProducerBatch, "copy_to_own_memory", copy_only_the_first)
+    (failure,) = wait_for_result(producer, producer.send_columns("t", RecordColumns(pa.array([b"1", b"2"])))).failures
+    assert "could not be split: MemoryError" in str(failure.error)
+    assert copied
     assert get_reserved_bytes(producer) == 0
 
 
