@@ -22,6 +22,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
+from uuid import UUID
 
 from spark_kafka_sink.client.client_request import ClientResponse
 from spark_kafka_sink.client.cluster import Node
@@ -161,7 +162,8 @@ class Deliveries:
         connection = self._idempotence.get_connection_identity(response.request.node_id)
         fatal_error: KafkaSinkError | None = None
         for batch, partition_response in parse_partition_responses(response, sent_batches, self._config.acks):
-            outcome = self._end_attempt(batch, partition_response, connection, now_ms)
+            topic_id = sent_batches.snapshot.topic_id(batch.topic_partition.topic)
+            outcome = self._end_attempt(batch, partition_response, connection, topic_id, now_ms)
             if batch.is_done:
                 self._handle_late_response(batch, outcome)
             elif isinstance(outcome, Done):
@@ -170,8 +172,7 @@ class Deliveries:
                 batch.complete(base_offset, partition_response.log_append_time)
                 self._stored_batches.append(batch)
                 if self._transactions is not None:
-                    topic = batch.topic_partition.topic
-                    self._transactions.detect_recreated_topic(topic, sent_batches.snapshot.topic_id(topic))
+                    self._transactions.detect_recreated_topic(batch.topic_partition.topic, topic_id)
             elif isinstance(outcome, Retry):
                 self._retry(batch, partition_response, outcome, now_ms)
             elif isinstance(outcome, Split):
@@ -183,16 +184,22 @@ class Deliveries:
         return fatal_error
 
     def _end_attempt(
-        self, batch: ProducerBatch, response: PartitionResponse, connection: ConnectionIdentity | None, now_ms: float
+        self,
+        batch: ProducerBatch,
+        response: PartitionResponse,
+        connection: ConnectionIdentity | None,
+        topic_id: UUID | None,
+        now_ms: float,
     ) -> Outcome:
         """Record the end of an attempt in the batch and in its partition's state, and return the outcome.
 
         `connection`: the current connection to the node; None if the connection was closed.
+        `topic_id`: the topic's id in the metadata when the request was sent; None if it was unknown.
         """
         batch.mark_request_ended()
         success = SUCCESS_OUTCOMES.get(response.code)
         if success is not None:
-            self._idempotence.handle_stored_batch(batch, connection)
+            self._idempotence.handle_stored_batch(batch, connection, topic_id, now_ms)
             return success
         self._idempotence.handle_failed_attempt(batch, in_doubt=lookup_error_code(response.code).in_doubt)
         return decide_outcome(self._build_facts(batch, now_ms), response.code, response.log_start_offset)

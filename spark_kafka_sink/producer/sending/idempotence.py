@@ -35,8 +35,8 @@ transaction then has a new epoch.
 
 A partition's state is keyed by topic name and kept for the producer's lifetime, regardless of what the metadata says
 about the topic (rule 4). If the topic is deleted and recreated, its new log knows nothing about the producer. Before
-Kafka 4.5, the broker accepts the next sequences. Later brokers reject them, and the sequences then restart under a new
-epoch.
+Kafka 4.5, the broker accepts the next sequences, so rule 1 starts over when the metadata shows the new topic id. Later
+brokers reject them, and the sequences then restart under a new epoch.
 
 Sender thread only.
 """
@@ -45,6 +45,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from spark_kafka_sink.client.producer_ids import MAX_EPOCH, NO_PRODUCER_ID, ProducerIdAndEpoch
 from spark_kafka_sink.client.topic_partition import TopicPartition
@@ -66,18 +67,24 @@ if TYPE_CHECKING:  # only loaded for producers with a transactional.id
 
 _PHASES_FOR_NEW_BATCHES = (PROBING, PIPELINED)
 """The phases of a partition in which new batches may get sequences."""
+MAX_IDLE_MS = 60_000
+"""How long after the last acknowledgement the broker is assumed to know the producer still.
+
+Brokers forget a producer that has written nothing to the partition for `producer.id.expiration.ms`, a day by default.
+"""
 
 
 # --- rules 1 to 3; can_pipeline and can_send_to are only called while the partition has requests in flight
 
 
-def can_pipeline(partition_state: PartitionState, connection: ConnectionIdentity | None) -> bool:
+def can_pipeline(partition_state: PartitionState, connection: ConnectionIdentity | None, topic_id: UUID | None) -> bool:
     """Return whether one more request may be sent while other requests of the same partition are in flight.
 
-    Rule 1: a request on the same connection must have succeeded under the current epoch. Otherwise, the broker might
-    know nothing about the producer, and could reject the first batch but accept the second one.
+    Rule 1: a request on the same connection and under the same topic id must have succeeded under the current epoch.
+    Otherwise, the broker might know nothing about the producer, and could reject the first batch but accept the second
+    one.
     """
-    return partition_state.phase is PIPELINED and partition_state.confirmed_connection is connection
+    return partition_state.phase is PIPELINED and partition_state.is_confirmed(connection, topic_id)
 
 
 def can_send_to(partition_state: PartitionState, leader_id: int, max_in_flight: int) -> bool:
@@ -134,6 +141,7 @@ class Idempotence:
         enabled: bool,
         max_in_flight: int,
         get_connection_identity: Callable[[int], ConnectionIdentity | None],
+        get_topic_id: Callable[[str], UUID | None],
         transactions: TransactionManager | None = None,
     ) -> None:
         """Create the state of a producer that has no producer id yet.
@@ -142,6 +150,7 @@ class Idempotence:
         `max_in_flight`: the maximum number of requests in flight for each partition (rule 2).
         `get_connection_identity`: returns an object that identifies the current connection to a node; None if the node
         is not connected.
+        `get_topic_id`: returns the topic's id in the metadata; None if it is unknown.
         `transactions`: the transaction manager; None if the producer has no transactional.id.
         """
         self.enabled = enabled
@@ -149,6 +158,7 @@ class Idempotence:
         self.id_and_epoch = NO_PRODUCER_ID
         """The current producer identity; NO_PRODUCER_ID if the producer has none."""
         self.get_connection_identity = get_connection_identity
+        self._get_topic_id = get_topic_id
         self._max_in_flight = max_in_flight
         self._partitions = _PartitionStates(is_transactional=transactions is not None)
         self._abandoned_batches: list[ProducerBatch] = []
@@ -181,7 +191,7 @@ class Idempotence:
     def admit(self, batch: ProducerBatch, leader_id: int, now_ms: float) -> bool:
         """Return whether a batch, the oldest in its partition's queue, may be sent now. If so, count it as in flight.
 
-        A new batch then also gets its sequence. `now_ms` is not used, but is part of the `AdmitBatch` signature.
+        A new batch then also gets its sequence.
         """
         partition_state = self._partitions[batch.topic_partition]
         if partition_state.in_flight_batches and not can_send_to(partition_state, leader_id, self._max_in_flight):
@@ -192,23 +202,34 @@ class Idempotence:
             return False
         # Check the sequence last, because this gives a new batch its sequence. From then on, the broker needs this
         # batch before any other, so no further check may hold it back.
-        if self.enabled and not self._admit_sequence(partition_state, batch, self.get_connection_identity(leader_id)):
+        if self.enabled and not self._admit_sequence(
+            partition_state, batch, self.get_connection_identity(leader_id), now_ms
+        ):
             return False
         partition_state.in_flight_batches[batch] = leader_id
         partition_state.in_flight_node_id = leader_id
         return True
 
     def _admit_sequence(
-        self, partition_state: PartitionState, batch: ProducerBatch, connection: ConnectionIdentity | None
+        self,
+        partition_state: PartitionState,
+        batch: ProducerBatch,
+        connection: ConnectionIdentity | None,
+        now_ms: float,
     ) -> bool:
         """Return whether the broker would accept a batch's sequence if the batch were sent now.
 
         A batch without a sequence gets the next one if it may be sent.
         """
-        if partition_state.in_flight_batches and not can_pipeline(partition_state, connection):
-            return False
-        # Rule 1 starts over with each connection, because the broker behind it may know nothing about the producer.
-        if partition_state.phase is PIPELINED and partition_state.confirmed_connection is not connection:
+        topic_id = self._get_topic_id(batch.topic_partition.topic)
+        if partition_state.in_flight_batches:
+            if not can_pipeline(partition_state, connection, topic_id):
+                return False
+        # Rule 1 starts over with each connection, each recreation of the topic and after a pause, because the broker
+        # may know nothing about the producer.
+        elif partition_state.phase is PIPELINED and not (
+            partition_state.is_confirmed(connection, topic_id) and now_ms - partition_state.last_stored_ms < MAX_IDLE_MS
+        ):
             partition_state.transition_to(PROBING)
         if batch.base_sequence < 0:  # has_sequence, without a call
             return self._try_assign_sequence(partition_state, batch)
@@ -257,10 +278,13 @@ class Idempotence:
         if in_doubt and (batch in partition_state.pending_batches or not self.enabled):
             partition_state.in_doubt_batches |= {batch}
 
-    def handle_stored_batch(self, batch: ProducerBatch, connection: ConnectionIdentity | None) -> None:
+    def handle_stored_batch(
+        self, batch: ProducerBatch, connection: ConnectionIdentity | None, topic_id: UUID | None, now_ms: float
+    ) -> None:
         """Record that a broker has stored a batch. The batch may already have failed, because it expired in flight.
 
         `connection`: the current connection to the node that has responded; None if the connection was closed.
+        `topic_id`: the topic's id in the metadata when the request was sent; None if it was unknown.
         """
         partition_state = self._partitions[batch.topic_partition]
         partition_state.in_flight_batches.pop(batch, None)
@@ -268,6 +292,7 @@ class Idempotence:
         if not self.enabled:
             return
         partition_state.update_last_acked_sequence(batch.last_sequence)
+        partition_state.last_stored_ms = now_ms
         if partition_state.phase is PIPELINED:
             return
         if partition_state.phase is not PROBING:
@@ -276,7 +301,7 @@ class Idempotence:
             self._update_phase(partition_state)
         elif not partition_state.pending_batches and connection is not None:
             # Rule 1 is satisfied: the broker now knows the producer, so it checks the sequences of all further batches.
-            partition_state.confirm_pipelining(connection)
+            partition_state.confirm_pipelining(connection, topic_id)
 
     def handle_retry(self, batch: ProducerBatch, *, needs_new_sequence: bool) -> None:
         """Record that a batch will be sent again.

@@ -6,16 +6,18 @@ The states are the members of `Phase`:
     phase            batches that may be sent              left when
     PROBING          one at a time: the oldest pending     it is stored and no batch is pending -> PIPELINED
                      batch or, if none, a new one
-    PIPELINED        new ones, up to max.in.flight         a batch fails or is retried, or the connection changes
-                                                           -> PROBING or DRAINING
+    PIPELINED        new ones, up to max.in.flight         a batch fails or is retried, the connection or the topic's id
+                                                           changes, or nothing was stored for a minute -> PROBING or
+                                                           DRAINING
     DRAINING         none                                  no request is in flight -> PROBING or REPAIRING
     REPAIRING        one at a time: the oldest pending     all batches before the gap are acknowledged or failed
                      batch, if it is before the gap        -> PROBING, under the next epoch if records are missing
     AWAITING_EPOCH   none                                  a broker has assigned a producer id, or the transaction has
                                                            ended -> PROBING
 
-A partition is PROBING at first, after it has recovered from a failure, and after each change of the connection, the
-leader or the epoch. It then has only one request in flight at a time, until a request has succeeded.
+A partition is PROBING at first, after it has recovered from a failure, after each change of the connection, the leader,
+the topic's id or the epoch, and after a pause. It then has only one request in flight at a time, until a request has
+succeeded.
 
 Records can be missing from the log for two reasons:
 
@@ -35,6 +37,7 @@ from __future__ import annotations
 
 from enum import Enum
 from itertools import pairwise
+from uuid import UUID
 
 from spark_kafka_sink.client.producer_ids import NO_PRODUCER_ID, ProducerIdAndEpoch
 from spark_kafka_sink.client.topic_partition import TopicPartition
@@ -77,6 +80,7 @@ class PartitionState:
 
     __slots__ = (
         "confirmed_connection",
+        "confirmed_topic_id",
         "gap_start",
         "has_unresolved_sequence",
         "id_and_epoch",
@@ -85,6 +89,7 @@ class PartitionState:
         "in_flight_node_id",
         "is_transactional",
         "last_acked_sequence",
+        "last_stored_ms",
         "next_sequence",
         "pending_batches",
         "phase",
@@ -102,6 +107,10 @@ class PartitionState:
         self.phase = PROBING
         self.confirmed_connection: ConnectionIdentity | None
         """The connection on which a request has succeeded. Set by `confirm_pipelining`; valid only while PIPELINED."""
+        self.confirmed_topic_id: UUID | None
+        """The topic's id in the metadata when that request was sent; None if it was unknown."""
+        self.last_stored_ms: float
+        """The time at which a batch was last acknowledged. Valid only while PIPELINED."""
         self.pending_batches: list[ProducerBatch] = []
         """The batches that have a sequence and are neither acknowledged nor failed, in sequence order."""
         self.in_doubt_batches = _NO_BATCHES
@@ -137,13 +146,18 @@ class PartitionState:
             raise IllegalStateError(f"{self!r} cannot move to the state {phase.value}.")
         self.phase = phase
 
-    def confirm_pipelining(self, connection: ConnectionIdentity) -> None:
+    def confirm_pipelining(self, connection: ConnectionIdentity, topic_id: UUID | None) -> None:
         """Allow several requests in flight from now on. PROBING -> PIPELINED.
 
-        Call this when a request has succeeded on this connection and no batch is pending.
+        Call this when a request has succeeded on this connection, under this topic id, and no batch is pending.
         """
         self.transition_to(PIPELINED)
         self.confirmed_connection = connection
+        self.confirmed_topic_id = topic_id
+
+    def is_confirmed(self, connection: ConnectionIdentity | None, topic_id: UUID | None) -> bool:
+        """Return whether a request has succeeded on this connection and under this topic id. Call only if PIPELINED."""
+        return self.confirmed_connection is connection and self.confirmed_topic_id == topic_id
 
     def start_sequences(self, id_and_epoch: ProducerIdAndEpoch) -> None:
         """Start the sequences at 0, and give new sequences to the pending batches. The phase becomes PROBING.

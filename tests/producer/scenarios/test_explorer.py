@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
@@ -44,7 +45,7 @@ def test_seed_reproduces_the_same_run(seed: int) -> None:
     assert record_requests(seed) == record_requests(seed)
 
 
-def no_rule_1(state: PartitionState, connection: NodeApiVersions | None) -> bool:
+def no_rule_1(state: PartitionState, connection: NodeApiVersions | None, topic_id: UUID | None) -> bool:
     return True
 
 

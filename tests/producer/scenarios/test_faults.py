@@ -72,7 +72,7 @@ def lose_an_answer_and_move_the_leader() -> tuple[list[bytes | None], list[BaseE
 
 
 RULES_1_AND_2: dict[str, Callable[..., bool]] = {
-    "can_pipeline": lambda state, connection: True,
+    "can_pipeline": lambda state, connection, topic_id: True,
     "can_send_to": lambda state, leader_id, max_in_flight: True,
 }
 
@@ -116,6 +116,41 @@ def test_13_writes_to_recreated_topic_in_order(recreated_while: str, cluster_con
     assert values == sorted(set(values), key=lambda value: value or b"")
     assert values[-4:] == [b"4", b"5", b"6", b"7"]
     producer.close()
+
+
+def send_two_and_reject_the_first(cluster: SimulatedCluster, producer: KafkaProducer, code: int) -> list[bytes | None]:
+    """Return the values in the log."""
+    cluster.control.when(api=ApiKey.PRODUCE).fail(code)
+    futures = []
+    for value in (b"1", b"2"):
+        futures.append(send(producer, value))
+        get_loop(producer).run_until(lambda: False, 0.2)
+    for future in futures:
+        wait_for_result(producer, future)
+    producer.close()
+    return cluster.values("t")
+
+
+@pytest.mark.parametrize("code", [codes.NOT_LEADER_OR_FOLLOWER, codes.UNKNOWN_TOPIC_ID])
+def test_13_leader_of_recreated_topic_that_rejects_first_request_gets_no_second(code: int) -> None:
+    """The connection is still open. The leader does not know the producer, so it would accept the second request."""
+    cluster, producer = simulated(nodes=1)
+    wait_for_result(producer, send(producer, b"0"))
+    cluster.control.delete_topic("t")
+    cluster.control.create_topic("t", 1)
+    sender = get_sender(producer)
+    version = sender.metadata.request_update(reset_backoff=True)
+    sender.client.wakeup()
+    run_until(producer, lambda: sender.metadata.version > version)
+    assert send_two_and_reject_the_first(cluster, producer, code) == [b"1", b"2"]
+
+
+def test_16_broker_that_may_have_forgotten_the_producer_after_a_pause_gets_one_request_at_a_time() -> None:
+    cluster, producer = simulated(nodes=1)
+    wait_for_result(producer, send(producer, b"0"))
+    get_loop(producer).run_until(lambda: False, idempotence.MAX_IDLE_MS)
+    cluster.control.forget_producers("t", 0)
+    assert send_two_and_reject_the_first(cluster, producer, codes.NOT_ENOUGH_REPLICAS) == [b"0", b"1", b"2"]
 
 
 def test_13_records_of_deleted_topic_time_out_with_its_name() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from unittest.mock import Mock
+from uuid import UUID
 
 import pyarrow as pa
 import pytest
@@ -49,13 +50,15 @@ def create_batch(records: int = 1) -> ProducerBatch:
 
 def gate() -> tuple[Idempotence, dict[int, NodeApiVersions]]:
     connections: dict[int, NodeApiVersions] = {0: NodeApiVersions("b", {}), 1: NodeApiVersions("b", {})}
-    made = Idempotence(enabled=True, max_in_flight=5, get_connection_identity=connections.get)
+    made = Idempotence(
+        enabled=True, max_in_flight=5, get_connection_identity=connections.get, get_topic_id={"t": UUID(int=1)}.get
+    )
     made.set_producer_id_and_epoch(ProducerIdAndEpoch(7, 0))
     return made, connections
 
 
 def succeed(made: Idempotence, batch: ProducerBatch, node: int = 0) -> None:
-    made.handle_stored_batch(batch, made.get_connection_identity(node))
+    made.handle_stored_batch(batch, made.get_connection_identity(node), made._get_topic_id("t"), 0)
 
 
 def one_batch_each(producer: KafkaProducer, *values: bytes) -> list[object]:
@@ -99,7 +102,7 @@ def test_7_rule_1_sends_one_request_until_the_first_success() -> None:
 
 
 def test_without_rule_1_second_batch_overtakes_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(idempotence, "can_pipeline", lambda state, connection: True)
+    monkeypatch.setattr(idempotence, "can_pipeline", lambda state, connection, topic_id: True)
     assert reject_first_of_two_batches() == [b"2", b"1"]
 
 
@@ -142,6 +145,16 @@ def again_after_a_split(made: Idempotence, connections: dict[int, NodeApiVersion
     assert made.admit(parts[1], 0, 0)
 
 
+def again_after_recreation_of_the_topic(made: Idempotence, connections: dict[int, NodeApiVersions]) -> None:
+    made._get_topic_id = {"t": UUID(int=2)}.get
+    assert made.admit(create_batch(), 0, 0)
+
+
+def again_after_a_pause(made: Idempotence, connections: dict[int, NodeApiVersions]) -> None:
+    """The broker may have forgotten the producer, although the connection is the same."""
+    assert made.admit(create_batch(), 0, idempotence.MAX_IDLE_MS)
+
+
 def again_after_a_new_epoch(made: Idempotence, connections: dict[int, NodeApiVersions]) -> None:
     """Another partition needs the new epoch. This one has no open batch and no failure."""
     other = TopicPartition("t", 1)
@@ -162,6 +175,8 @@ def again_after_a_new_epoch(made: Idempotence, connections: dict[int, NodeApiVer
         again_after_a_failure,
         again_after_a_failure_for_good,
         again_after_a_split,
+        again_after_recreation_of_the_topic,
+        again_after_a_pause,
         again_after_a_new_epoch,
     ],
 )
@@ -175,6 +190,26 @@ def test_rule_1_holds(something: Callable[[Idempotence, dict[int, NodeApiVersion
     assert not made.admit(create_batch(), 0, 0), "it is alone until it has succeeded"
     succeed(made, alone)
     assert [made.admit(create_batch(), 0, 0) for _ in range(3)] == [True] * 3
+
+
+def test_rule_1_sends_nothing_to_recreated_topic_while_requests_are_in_flight() -> None:
+    made, _ = gate()
+    first = create_batch()
+    assert made.admit(first, 0, 0)
+    succeed(made, first)
+    assert made.admit(create_batch(), 0, 0)
+    made._get_topic_id = {"t": UUID(int=2)}.get
+    assert not made.admit(create_batch(), 0, 0)
+
+
+def test_rule_1_pipelines_during_a_pause_between_acknowledgements() -> None:
+    """A slow broker must not make the producer send one request at a time."""
+    made, _ = gate()
+    first = create_batch()
+    assert made.admit(first, 0, 0)
+    succeed(made, first)
+    assert made.admit(create_batch(), 0, 0)
+    assert made.admit(create_batch(), 0, idempotence.MAX_IDLE_MS)
 
 
 def test_rule_1_sends_nothing_after_reconnect_while_requests_are_in_flight() -> None:

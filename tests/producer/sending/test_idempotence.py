@@ -19,7 +19,9 @@ CONNECTION = NodeApiVersions("b", {})
 
 def begun(id_and_epoch: ProducerIdAndEpoch = FIRST) -> Idempotence:
     """Create an Idempotence with two partitions that have each stored one record."""
-    idempotence = CheckedIdempotence(enabled=True, max_in_flight=5, get_connection_identity=lambda node: CONNECTION)
+    idempotence = CheckedIdempotence(
+        enabled=True, max_in_flight=5, get_connection_identity=lambda node: CONNECTION, get_topic_id=lambda topic: None
+    )
     idempotence.set_producer_id_and_epoch(id_and_epoch)
     for partition in (T0, T1):
         store(idempotence, admitted(idempotence, partition)[0])
@@ -39,7 +41,7 @@ def admitted(idempotence: Idempotence, partition: TopicPartition = T0, count: in
 
 
 def store(idempotence: Idempotence, batch: ProducerBatch) -> None:
-    idempotence.handle_stored_batch(batch, CONNECTION)
+    idempotence.handle_stored_batch(batch, CONNECTION, None, 0)
 
 
 def retry(
@@ -68,7 +70,9 @@ def test_sequences_start_at_0_and_count_records() -> None:
 
 
 def test_admits_no_batch_before_producer_id_is_known() -> None:
-    idempotence = CheckedIdempotence(enabled=True, max_in_flight=5, get_connection_identity=lambda node: CONNECTION)
+    idempotence = CheckedIdempotence(
+        enabled=True, max_in_flight=5, get_connection_identity=lambda node: CONNECTION, get_topic_id=lambda topic: None
+    )
     before = idempotence.needs_producer_id, idempotence.admit(create_batch(), 0, 0)
     idempotence.set_producer_id_and_epoch(FIRST)
     after = idempotence.needs_producer_id, idempotence.admit(create_batch(), 0, 0)
@@ -209,14 +213,16 @@ def test_batch_that_expired_unsent_does_not_change_sequences() -> None:
 
 
 def test_limits_requests_in_flight_and_sets_no_sequences_without_idempotence() -> None:
-    idempotence = Idempotence(enabled=False, max_in_flight=2, get_connection_identity=lambda node: CONNECTION)
+    idempotence = Idempotence(
+        enabled=False, max_in_flight=2, get_connection_identity=lambda node: CONNECTION, get_topic_id=lambda topic: None
+    )
     first, second, third = create_batch(), create_batch(), create_batch()
     assert [idempotence.admit(batch, 0, 0) for batch in (first, second, third)] == [True, True, False]
     assert not first.has_sequence
     idempotence.handle_failed_attempt(first, in_doubt=True)
     assert idempotence.admit(third, 0, 0)
     assert [idempotence.is_in_doubt(batch) for batch in (first, second)] == [True, False]
-    idempotence.handle_stored_batch(first, CONNECTION)  # stored by the second attempt
+    idempotence.handle_stored_batch(first, CONNECTION, None, 0)  # stored by the second attempt
     assert not idempotence.is_in_doubt(first)
 
 
@@ -269,7 +275,9 @@ def test_batch_that_may_be_stored_keeps_its_sequence_when_sequences_restart() ->
 
 
 def test_only_limits_requests_in_flight_if_disabled() -> None:
-    idempotence = CheckedIdempotence(enabled=False, max_in_flight=1, get_connection_identity=lambda node: CONNECTION)
+    idempotence = CheckedIdempotence(
+        enabled=False, max_in_flight=1, get_connection_identity=lambda node: CONNECTION, get_topic_id=lambda topic: None
+    )
     (batch,) = admitted(idempotence)
     assert not idempotence.admit(create_batch(), 0, 0)
     store(idempotence, batch)
@@ -277,7 +285,9 @@ def test_only_limits_requests_in_flight_if_disabled() -> None:
 
 
 def test_forgets_expired_batch_after_its_late_failure_if_disabled() -> None:
-    idempotence = CheckedIdempotence(enabled=False, max_in_flight=1, get_connection_identity=lambda node: CONNECTION)
+    idempotence = CheckedIdempotence(
+        enabled=False, max_in_flight=1, get_connection_identity=lambda node: CONNECTION, get_topic_id=lambda topic: None
+    )
     (batch,) = admitted(idempotence)
     idempotence.handle_failed_batch(batch, in_doubt=True)
     idempotence.handle_failed_attempt(batch, in_doubt=True)
@@ -286,7 +296,9 @@ def test_forgets_expired_batch_after_its_late_failure_if_disabled() -> None:
 
 
 def test_describes_violated_invariants_of_partitions() -> None:
-    idempotence = Idempotence(enabled=True, max_in_flight=5, get_connection_identity=lambda node: CONNECTION)
+    idempotence = Idempotence(
+        enabled=True, max_in_flight=5, get_connection_identity=lambda node: CONNECTION, get_topic_id=lambda topic: None
+    )
     idempotence.set_producer_id_and_epoch(FIRST)
     admitted(idempotence)
     assert idempotence.find_violations() == []

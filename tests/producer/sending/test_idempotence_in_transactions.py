@@ -18,7 +18,11 @@ def begun() -> tuple[Talk, Idempotence]:
     talk.init()
     talk.manager.begin(2)
     idempotence = CheckedIdempotence(
-        enabled=True, max_in_flight=5, get_connection_identity=lambda node: CONNECTION, transactions=talk.manager
+        enabled=True,
+        max_in_flight=5,
+        get_connection_identity=lambda node: CONNECTION,
+        get_topic_id=lambda topic: None,
+        transactions=talk.manager,
     )
     idempotence.set_producer_id_and_epoch(talk.manager.id_and_epoch)
     store(idempotence, admitted(idempotence)[0])

@@ -79,7 +79,9 @@ class Walk:
         self.random = Random(seed)
         self.connections: dict[int, NodeApiVersions] = {1: NodeApiVersions("b", {}), 2: NodeApiVersions("b", {})}
         self.leader = 1
-        self.made = CheckedIdempotence(enabled=True, max_in_flight=3, get_connection_identity=self.connections.get)
+        self.made = CheckedIdempotence(
+            enabled=True, max_in_flight=3, get_connection_identity=self.connections.get, get_topic_id=lambda topic: None
+        )
         self.made.set_producer_id_and_epoch(ProducerIdAndEpoch(7, MAX_EPOCH - 3))
         self.state = self.made.partition_state(TP)
         self.queue: list[ProducerBatch] = []  # batches to retry, in the order of their sequences
@@ -109,7 +111,7 @@ class Walk:
 
     def stored(self) -> None:
         if (batch := self.answered()) is not None:
-            self.made.handle_stored_batch(batch, self.connections[self.leader])
+            self.made.handle_stored_batch(batch, self.connections[self.leader], None, 0)
 
     def retry(self) -> None:
         self.again(in_doubt=False, needs_new_sequence=False)
@@ -129,7 +131,7 @@ class Walk:
     def split(self) -> None:
         if (batch := self.answered()) is None or batch.record_count == 1:
             if batch is not None:
-                self.made.handle_stored_batch(batch, self.connections[self.leader])
+                self.made.handle_stored_batch(batch, self.connections[self.leader], None, 0)
             return
         parts = [create_batch(1), create_batch(batch.record_count - 1)]
         for part, sequence in zip(parts, (batch.base_sequence, batch.base_sequence + 1), strict=True):
@@ -158,7 +160,7 @@ class Walk:
     def stored_late(self) -> None:
         if self.failed_in_flight:
             batch = self.failed_in_flight.pop(0)
-            self.made.handle_stored_batch(batch, self.connections[self.leader])
+            self.made.handle_stored_batch(batch, self.connections[self.leader], None, 0)
 
     def reconnect(self) -> None:
         if not self.state.in_flight_batches:
@@ -225,7 +227,7 @@ def two_sent() -> PartitionState:
     """Create a state in PIPELINED with two batches in flight."""
     state = PartitionState(TP)
     state.start_sequences(ID)
-    state.confirm_pipelining(NodeApiVersions("b", {}))
+    state.confirm_pipelining(NodeApiVersions("b", {}), None)
     for _ in range(2):
         batch = create_batch()
         state.add_new_batch(batch)
