@@ -38,7 +38,7 @@ from spark_kafka_sink.client.cluster import (
 )
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.metadata_backoff import MetadataBackoff
-from spark_kafka_sink.client.metadata_merge import Epochs, KnownEpoch, LeaderHint, merge_response
+from spark_kafka_sink.client.metadata_merge import Epochs, KnownEpoch, LeaderHint, is_other_topic, merge_response
 from spark_kafka_sink.diagnostics.text import format_partition
 from spark_kafka_sink.errors import (
     IllegalStateError,
@@ -431,10 +431,14 @@ class Metadata:
     def _build_updated_partition(self, snapshot: ClusterSnapshot, hint: LeaderHint) -> PartitionInfo | None:
         """Return the partition with the hint's leader.
 
-        Return None if the partition is unknown, or if the hint has no leader or no newer epoch than the known one.
+        Return None if the partition is unknown, or if the hint has no leader or no newer epoch than the known one. Also
+        return None if the topic was recreated since the request that the hint belongs to, because its epochs have
+        started again.
         """
         known_partition = snapshot.partition(hint.topic, hint.partition)
         if known_partition is None or hint.leader_id < 0 or hint.leader_epoch < 0:
+            return None
+        if hint.topic_id is not None and is_other_topic(hint.topic_id, snapshot.topics[hint.topic].topic_id):
             return None
         known_epoch = self._epochs.get((hint.topic, hint.partition))
         if known_epoch is not None and hint.leader_epoch <= known_epoch.epoch:

@@ -44,6 +44,8 @@ class LeaderHint:
     """A partition's current leader, as reported by a broker that is no longer the leader (KIP-951)."""
 
     topic: str
+    topic_id: UUID | None
+    """The id of the topic that the broker no longer leads; None if it is unknown."""
     partition: int
     leader_id: int
     leader_epoch: int
@@ -156,7 +158,7 @@ class _Merge:
             self.has_changes = True
             return new_partition
         known_epoch = self.epochs.get(key)
-        if known_epoch is not None and _is_other_topic(known_epoch.topic_id, topic_id):
+        if known_epoch is not None and is_other_topic(known_epoch.topic_id, topic_id):
             known_epoch = None  # the topic was recreated, so its epochs have started again
         if known_epoch is not None and leader_epoch < known_epoch.epoch:
             old_partition = self._old_snapshot.partition(name, new_partition.index)
@@ -180,7 +182,7 @@ def _select_valid_partitions(name: str, topic: MetadataResponseTopic) -> list[Me
     return [partitions_by_index[index] for index in valid_indices]
 
 
-def _is_other_topic(known_id: UUID, new_id: UUID) -> bool:
+def is_other_topic(known_id: UUID, new_id: UUID) -> bool:
     """Return whether the topic was deleted and recreated under the same name.
 
     Brokers older than Kafka 2.8 send no topic ids, so with such brokers a topic always counts as the same.

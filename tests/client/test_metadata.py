@@ -16,7 +16,7 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponse
-from tests.client.metadata_responses import ID_1, metadata_response, partition, topic
+from tests.client.metadata_responses import ID_1, ID_2, metadata_response, partition, topic
 from tests.fake_system import FakeSystem
 from tests.waiting import WAIT_TIMEOUT_SECONDS
 
@@ -252,14 +252,14 @@ def test_accepts_newer_leader_hint_of_known_broker(metadata: Metadata) -> None:
     version = metadata.version
     changed = metadata.update_leaders(
         [
-            LeaderHint("t", 0, leader_id=1, leader_epoch=6),
-            LeaderHint("t", 1, leader_id=1, leader_epoch=5),
-            LeaderHint("t", 2, leader_id=77, leader_epoch=6),
-            LeaderHint("t", 3, leader_id=8, leader_epoch=6),
-            LeaderHint("t", 4, leader_id=-1, leader_epoch=6),
-            LeaderHint("t", 5, leader_id=1, leader_epoch=-1),
-            LeaderHint("t", 99, leader_id=1, leader_epoch=6),
-            LeaderHint("unknown", 0, leader_id=1, leader_epoch=6),
+            LeaderHint("t", None, 0, leader_id=1, leader_epoch=6),
+            LeaderHint("t", None, 1, leader_id=1, leader_epoch=5),
+            LeaderHint("t", None, 2, leader_id=77, leader_epoch=6),
+            LeaderHint("t", None, 3, leader_id=8, leader_epoch=6),
+            LeaderHint("t", None, 4, leader_id=-1, leader_epoch=6),
+            LeaderHint("t", None, 5, leader_id=1, leader_epoch=-1),
+            LeaderHint("t", None, 99, leader_id=1, leader_epoch=6),
+            LeaderHint("unknown", None, 0, leader_id=1, leader_epoch=6),
         ],
         [Node(8, "new", 9092)],
     )
@@ -273,11 +273,19 @@ def test_accepts_newer_leader_hint_of_known_broker(metadata: Metadata) -> None:
     assert metadata.snapshot.leader("t", 0) == Node(1, "b1", 9092), "an older response does not undo the hint"
 
 
+def test_ignores_late_leader_hint_of_deleted_topic(metadata: Metadata) -> None:
+    """Its epoch is greater than those of the recreated topic, so all responses about that one would seem too old."""
+    metadata.add_topic("t", 0)
+    receive(metadata, metadata_response(topic("t", [partition(0, 0, epoch=0)], topic_id=ID_2)), 0)
+    assert metadata.update_leaders([LeaderHint("t", ID_1, 0, leader_id=1, leader_epoch=6)], []) == set()
+    assert metadata.update_leaders([LeaderHint("t", ID_2, 0, leader_id=1, leader_epoch=1)], []) == {("t", 0)}
+
+
 def test_ignores_leader_hint_without_epoch(metadata: Metadata) -> None:
     metadata.add_topic("t", 0)
     receive(metadata, metadata_response(topic("t", [partition(0, 0, epoch=-1)])), 0)
-    assert metadata.update_leaders([LeaderHint("t", 0, leader_id=1, leader_epoch=-1)], []) == set()
-    assert metadata.update_leaders([LeaderHint("t", 0, leader_id=1, leader_epoch=0)], []) == {("t", 0)}
+    assert metadata.update_leaders([LeaderHint("t", None, 0, leader_id=1, leader_epoch=-1)], []) == set()
+    assert metadata.update_leaders([LeaderHint("t", None, 0, leader_id=1, leader_epoch=0)], []) == {("t", 0)}
 
 
 def test_rebootstrap_drops_brokers_and_keeps_topics(metadata: Metadata) -> None:

@@ -329,7 +329,10 @@ class Deliveries:
                 leader = partition_response.current_leader
                 if leader is not None and leader.leader_id >= 0:  # -1 if the broker does not know the new leader
                     topic = sent_batches.topic_name(topic_response)
-                    hints.append(LeaderHint(topic, partition_response.index, leader.leader_id, leader.leader_epoch))
+                    topic_id = sent_batches.snapshot.topic_id(topic)
+                    hints.append(
+                        LeaderHint(topic, topic_id, partition_response.index, leader.leader_id, leader.leader_epoch)
+                    )
         if hints:
             nodes = [
                 Node(endpoint.node_id, endpoint.host, endpoint.port, endpoint.rack)
