@@ -201,7 +201,10 @@ class Deliveries:
         if success is not None:
             self._idempotence.handle_stored_batch(batch, connection, topic_id, now_ms)
             return success
-        self._idempotence.handle_failed_attempt(batch, in_doubt=lookup_error_code(response.code).in_doubt)
+        # A response has the batch's offset only if the broker has appended the batch. If an error occurs while the
+        # broker waits for its followers, for example because it is no longer the leader, they may have the batch, too.
+        in_doubt = lookup_error_code(response.code).in_doubt or response.base_offset >= 0
+        self._idempotence.handle_failed_attempt(batch, in_doubt=in_doubt)
         return decide_outcome(self._build_facts(batch, now_ms), response.code, response.log_start_offset)
 
     def _build_facts(self, batch: ProducerBatch, now_ms: float) -> BatchFacts:

@@ -52,6 +52,23 @@ def test_final_error_after_lost_response_says_once_that_records_may_be_stored(
 
 
 @pytest.mark.parametrize("idempotent", [True, False])
+@pytest.mark.parametrize("was_appended", [True, False])
+@pytest.mark.parametrize("code", [codes.NOT_LEADER_OR_FOLLOWER, codes.KAFKA_STORAGE_ERROR])
+def test_error_after_the_append_leaves_records_in_doubt(code: int, was_appended: bool, idempotent: bool) -> None:
+    """The broker lost the leadership or the disk while it waited for its followers, which may have the records."""
+    cluster, producer = simulated(retries=1, enable_idempotence=idempotent)
+    established(producer)
+    cluster.control.when(api=ApiKey.PRODUCE).fail(code, execute_first=was_appended)
+    cluster.control.when(api=ApiKey.PRODUCE, nth=2).fail(codes.NOT_LEADER_OR_FOLLOWER)
+    failed = send(producer, b"1")
+    wait(producer, failed)
+    error = failed.exception(0)
+    assert isinstance(error, DeliveryError)
+    assert error.possibly_stored is was_appended
+    producer.close()
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
 def test_rejection_without_earlier_lost_response_leaves_no_doubt(idempotent: bool) -> None:
     cluster, producer = simulated(retries=1, enable_idempotence=idempotent)
     established(producer)
