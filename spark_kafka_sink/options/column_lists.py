@@ -14,15 +14,16 @@ def parse_column_list(text: str, example: str, *keywords: str) -> list[tuple[str
     As in Spark, a name in backticks may contain any character. Return pairs of a name and its keyword. The keyword is
     in lowercase, or "" if none follows the name.
 
-    If the text is invalid, raise ValueError. The message shows `example`, and completes a sentence that begins with the
-    option's name.
+    If the text is empty or invalid, raise ValueError. The message shows `example`, and completes a sentence that begins
+    with the option's name.
     """
     # Without keywords, the group is empty, but it still exists in every match.
     keyword_pattern = rf"(?:\s+(?P<keyword>{'|'.join(keywords)}))?" if keywords else "(?P<keyword>)"
     column_pattern = re.compile(_NAME_PATTERN + keyword_pattern + _SEPARATOR_PATTERN, re.IGNORECASE)
-    columns = []
+    columns: list[tuple[str, str]] = []
     position = 0
-    while position < len(text):
+    # The body also runs for an empty text, which the pattern then rejects.
+    while position < len(text) or not columns:
         match = column_pattern.match(text, position)
         if match is None:
             raise ValueError(f"must be a list of columns such as {example}")

@@ -121,6 +121,12 @@ def test_a_plan_can_be_pickled_to_the_tasks() -> None:
             {"valueFormat": "json", "valueColumns": "id,,name"},
             "Option 'valueColumns' must be a list of columns such as 'id, name'",
         ),
+        (
+            {"valueFormat": "json", "valueColumns": ""},
+            "Option 'valueColumns' must be a list of columns such as 'id, name' or 'payload.*'. It is ''.",
+        ),
+        ({"valueFormat": "json", "keyColumns": ""}, "Option 'keyColumns' must be a list of columns"),
+        ({"valueFormat": "json", "keyFormat": "json", "keyColumns": " "}, "Option 'keyColumns' must be a list of"),
         ({"valueFormat": "json", "valueColumn": "id"}, "Did you mean 'valueColumns'?"),
         ({"valueFormat": "json", "valueSchema": "{}"}, "the format 'json' has no schema"),
         (

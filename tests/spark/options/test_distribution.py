@@ -33,6 +33,7 @@ def test_parses_ascending_and_descending_sort_columns() -> None:
         ({"distribution": "range"}, "Option 'distribution' must be one of none, partition, key. It is 'range'."),
         ({"distribution": "key", "distributionTasks": "0"}, "Option 'distributionTasks' must be an integer from 1"),
         ({"distribution": "key", "orderBy": "a,,b"}, "Option 'orderBy' must be a list of columns"),
+        ({"distribution": "key", "orderBy": ""}, "Option 'orderBy' must be a list of columns"),
         ({"orderBy": "a"}, "Option 'orderBy' has no effect unless 'distribution' is 'partition' or 'key'."),
         ({"distribution": "none", "distributionTasks": "3"}, "Option 'distributionTasks' has no effect unless"),
     ],
