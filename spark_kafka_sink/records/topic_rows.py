@@ -68,10 +68,12 @@ def _iterate_topics(
 def _group_by_topic(topic: pa.Array) -> tuple[list[str | None], list[NDArray[np.int64]]]:
     """Return the topics in the order in which they first appear, and the row indices of each topic.
 
-    Null counts as a topic, too. No Python code runs per row.
+    Null counts as a topic, too. No Python code runs per row. Spark strings may contain bytes that are not UTF-8.
+    Such bytes are escaped with backslashes. No topic name may contain a backslash, so the producer rejects these rows.
     """
     encoded_topics = topic.dictionary_encode(null_encoding="encode")
-    names: list[str | None] = encoded_topics.dictionary.to_pylist()
+    encoded_names: list[bytes | None] = encoded_topics.dictionary.cast(pa.large_binary()).to_pylist()
+    names = [None if name is None else name.decode(errors="backslashreplace") for name in encoded_names]
     topic_indices = integers_to_numpy(encoded_topics.indices)
     order = np.argsort(topic_indices, kind="stable")
     ends = np.cumsum(np.bincount(topic_indices, minlength=len(names)))

@@ -96,9 +96,9 @@ def _append_headers(
     original_headers = None
     if headers is not None:
         original_headers = read_header_column(combine_chunks(headers))
+        # Unlike a cast to string, a view accepts keys that are not UTF-8.
+        keys = original_headers.keys.cast(pa.binary()).view(pa.string())
         # The record may have failed because a header has no key. Such a header gets an empty key in the dead letter,
         # which would otherwise fail for the same reason.
-        original_headers = replace(
-            original_headers, keys=original_headers.keys.cast(pa.string()).fill_null(""), present_mask=None
-        )
+        original_headers = replace(original_headers, keys=keys.fill_null(""), present_mask=None)
     return append_headers(original_headers, new_headers, row_count)

@@ -63,6 +63,15 @@ def test_rows_without_a_topic_are_a_group_of_their_own() -> None:
     assert found == {"a": ["0", "2"], None: ["1", "3"]}
 
 
+def test_topics_that_are_not_utf8_are_groups_with_invalid_names() -> None:
+    for text_type, bytes_type in ((pa.string(), pa.binary()), (pa.large_string(), pa.large_binary())):
+        topic = pa.array([b"a", b"a\xff", b"b\xfe", b"a\xff"], bytes_type).view(text_type)
+        batch = pa.record_batch({"topic": topic, "value": ["0", "1", "2", "3"]})
+        split = split_by_topic(batch, ColumnPlan(topic=0, value=1))
+        found = {topic: rows.columns.value.to_pylist() for topic, rows in split.items()}
+        assert found == {"a": ["0"], "a\\xff": ["1", "3"], "b\\xfe": ["2"]}
+
+
 def test_a_batch_without_rows_gives_no_rows_for_any_topic() -> None:
     batch = pa.record_batch({"topic": pa.array([], pa.string()), "value": pa.array([], pa.string())})
     for plan in (ColumnPlan(topic=0, value=1), ColumnPlan(value=1, fixed_topic="t")):

@@ -86,6 +86,14 @@ def test_header_without_key_gets_empty_key() -> None:
     assert read_headers(letters(RecordColumns(value=pa.array([b"0"]), headers=own)))[0][0] == ("", b"1")
 
 
+def test_keeps_header_key_that_is_not_utf8() -> None:
+    structs = pa.StructArray.from_arrays([pa.array([b"\xff"]), pa.array([b"1"])], ["key", "value"])
+    own = pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), structs)
+    headers = letters(RecordColumns(value=pa.array([b"0"]), headers=own)).headers
+    assert headers is not None
+    assert headers.values.field("key")[:1].view(pa.binary()).to_pylist() == [b"\xff"]
+
+
 def test_truncates_large_key_and_value_and_adds_value_size() -> None:
     value, key = b"v" * (MAX_TRUNCATED_BYTES + 1), "k" * (MAX_TRUNCATED_BYTES + 5)
     columns = RecordColumns(value=pa.array([value, None, b"small"]), key=pa.array([key, "k", None]))

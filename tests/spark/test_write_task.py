@@ -191,3 +191,12 @@ def test_failed_record_ends_task_before_its_remaining_rows(broker: EmbeddedBroke
     with pytest.raises(DeliveryError, match=r"1 record to Kafka.*null topic present in the data"):
         write_rows(options(broker), ColumnPlan(value=0, topic=1), batches(), pool)
     assert read == [0]
+
+
+def test_row_whose_topic_is_not_utf8_becomes_dead_letter(broker: EmbeddedBroker, pool: ProducerPool) -> None:
+    topic = pa.array([b"\xff", TOPIC.encode()]).view(pa.string())
+    rows = pa.record_batch({"value": ["invalid", "valid"], "topic": topic})
+    dead_letter_options = options(broker, onRecordError="deadLetter", deadLetterTopic="dead")
+    report = write_rows(dead_letter_options, ColumnPlan(value=0, topic=1), iter([rows]), pool)
+    assert (report.totals.rows, report.totals.dead_letters) == (1, 1)
+    assert (values(broker), values(broker, "dead")) == ([b"valid"], [b"invalid"])
