@@ -19,8 +19,40 @@ from numpy.typing import NDArray
 
 from spark_kafka_sink.errors import SchemaError
 
-_FIXED_OFFSET_PATTERN = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{2}))?(?::?(\d{2}))?")
+# Spark accepts minutes of one digit after a colon.
+_FIXED_OFFSET_PATTERN = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{2}|(?<=:)\d))?(?::?(\d{2}))?")
 _UTC_NAMES = ("UTC", "Z", "GMT", "UT", "Etc/UTC")
+_JAVA_SHORT_IDS = {
+    "ACT": "Australia/Darwin",
+    "AET": "Australia/Sydney",
+    "AGT": "America/Argentina/Buenos_Aires",
+    "ART": "Africa/Cairo",
+    "AST": "America/Anchorage",
+    "BET": "America/Sao_Paulo",
+    "BST": "Asia/Dhaka",
+    "CAT": "Africa/Harare",
+    "CNT": "America/St_Johns",
+    "CST": "America/Chicago",
+    "CTT": "Asia/Shanghai",
+    "EAT": "Africa/Addis_Ababa",
+    "ECT": "Europe/Paris",
+    "IET": "America/Indiana/Indianapolis",
+    "IST": "Asia/Kolkata",
+    "JST": "Asia/Tokyo",
+    "MIT": "Pacific/Apia",
+    "NET": "Asia/Yerevan",
+    "NST": "Pacific/Auckland",
+    "PLT": "Asia/Karachi",
+    "PNT": "America/Phoenix",
+    "PRT": "America/Puerto_Rico",
+    "PST": "America/Los_Angeles",
+    "SST": "Pacific/Guadalcanal",
+    "VST": "Asia/Ho_Chi_Minh",
+}
+"""Short names of zones that Spark accepts, because it passes `ZoneId.SHORT_IDS` to Java's `ZoneId.of`.
+
+EST, HST and MST are left out, because `zoneinfo` knows them.
+"""
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MEAN_YEAR_SECONDS = 31_556_952
 """Mean length of a year in the Gregorian calendar: 365.2425 days."""
@@ -47,7 +79,8 @@ def compute_utc_offsets(seconds: NDArray[np.int64], zone: str) -> NDArray[np.int
     Raise SchemaError if the zone is unknown.
 
     `seconds`: seconds since 1970 in UTC.
-    `zone`: the name of a region, such as `Europe/Paris`, or a fixed offset, such as `+01:00`.
+    `zone`: the name of a region, such as `Europe/Paris`, one of Java's short names, such as `PST`, or a fixed offset,
+    such as `+01:00`.
     """
     fixed_offset = _parse_fixed_offset(zone)
     if fixed_offset is not None:
@@ -131,7 +164,7 @@ def _find_utc_offset(zone: tzinfo, time: datetime) -> int:
 def _load_zone(name: str) -> tzinfo:
     """Load the rules of a zone. Raise SchemaError if this machine does not know the zone."""
     try:
-        return ZoneInfo(name)
+        return ZoneInfo(_JAVA_SHORT_IDS.get(name, name))
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
         raise SchemaError(
             f"The time zone {name!r} of a timestamp column is unknown on this machine. Use a region such as "

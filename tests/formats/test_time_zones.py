@@ -44,11 +44,28 @@ def test_time_zone_rules_repeat_after_last_computed_year() -> None:
         ("+05:30", "1970-01-01T05:30:00.000+05:30"),
         ("GMT-8", "1969-12-31T16:00:00.000-08:00"),
         ("UTC+01:00", "1970-01-01T01:00:00.000+01:00"),
+        ("+1:5", "1970-01-01T01:05:00.000+01:05"),
     ],
 )
 def test_zone_can_be_a_fixed_offset(zone: str, text: str) -> None:
     array = pa.array([0]).view(pa.timestamp("us", zone))
     assert format_timestamps(array).to_pylist() == [text.encode()]
+
+
+@pytest.mark.parametrize(
+    ("short_id", "region"),
+    [("PST", "America/Los_Angeles"), ("BST", "Asia/Dhaka"), ("AST", "America/Anchorage"), ("IST", "Asia/Kolkata")],
+)
+def test_zone_can_be_a_short_id_of_java(short_id: str, region: str) -> None:
+    january, july = 1_704_067_200_000_000, 1_719_792_000_000_000
+    assert format_micros(short_id, january, july) == format_micros(region, january, july)
+
+
+def test_every_short_id_of_java_is_known() -> None:
+    names = "ACT AET AGT ART AST BET BST CAT CNT CST CTT EAT ECT EST HST "
+    names += "IET IST JST MIT MST NET NST PLT PNT PRT PST SST VST"
+    for name in names.split():
+        assert format_micros(name, 0)
 
 
 def test_error_names_unknown_zone_and_setting() -> None:
