@@ -57,7 +57,9 @@ def report(broker: EmbeddedBroker) -> WriteReport:
         [pa.array(value, pa.binary()), pa.array(key, pa.binary()), pa.array(structs, HEADERS)],
         names=["value", "key", "headers"],
     )
-    options = parse_options({"kafka.bootstrap.servers": broker.bootstrap_servers, "receipt": "true"})
+    options = parse_options(
+        {"kafka.bootstrap.servers": broker.bootstrap_servers, "receipt": "true", "reportTopic": "reports"}
+    )
     plan, pool = ColumnPlan(value=0, key=1, headers=2, fixed_topic="orders"), create_pool()
     tasks = [write_rows(options, plan, iter([batch]), pool) for _ in range(2)]
     pool.close()

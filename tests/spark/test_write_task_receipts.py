@@ -19,6 +19,8 @@ from tests.spark.task_cases import PLAN, TOPIC, batch, options
 from tests.spark.task_cases import broker as broker
 from tests.spark.task_cases import pool as pool
 
+RECEIPT = {"receipt": "true", "reportTopic": "reports"}
+
 
 def stored_ranges(broker: EmbeddedBroker) -> dict[int, OffsetRange]:
     """Compute the receipt of each partition from its stored rows."""
@@ -34,8 +36,8 @@ def stored_ranges(broker: EmbeddedBroker) -> dict[int, OffsetRange]:
 
 def test_report_has_digests_of_all_partitions(broker: EmbeddedBroker, pool: ProducerPool) -> None:
     tasks = [
-        write_rows(options(broker, receipt="true"), PLAN, iter([batch(0), batch(50, 200)]), pool),
-        write_rows(options(broker, receipt="true"), PLAN, iter([batch(1_000)]), pool),
+        write_rows(options(broker, **RECEIPT), PLAN, iter([batch(0), batch(50, 200)]), pool),
+        write_rows(options(broker, **RECEIPT), PLAN, iter([batch(1_000)]), pool),
     ]
     report = build_write_report(tasks)
     assert report.partitions == {TOPIC: stored_ranges(broker)}
@@ -52,7 +54,7 @@ def test_report_has_no_digests_by_default(broker: EmbeddedBroker, pool: Producer
 def test_dead_letters_are_not_part_of_a_receipt(broker: EmbeddedBroker, pool: ProducerPool) -> None:
     rows = pa.record_batch({"value": [b"1", b"x" * 5_000_000, b"2", b"3"], "key": ["a", "b", "c", "d"]})
     sink_options = options(
-        broker, receipt="true", onRecordError="deadLetter", deadLetterTopic="dead", kafka__max__request__size="2000000"
+        broker, **RECEIPT, onRecordError="deadLetter", deadLetterTopic="dead", kafka__max__request__size="2000000"
     )
     report = build_write_report([write_rows(sink_options, PLAN, iter([rows]), pool)])
     assert report.dead_letters == 1
@@ -61,6 +63,22 @@ def test_dead_letters_are_not_part_of_a_receipt(broker: EmbeddedBroker, pool: Pr
 
 
 def test_rejects_receipt_without_acknowledgements() -> None:
-    base_options = {"kafka.bootstrap.servers": "localhost:9092", "topic": TOPIC, "receipt": "true", "kafka.acks": "0"}
+    base_options = {"kafka.bootstrap.servers": "localhost:9092", "topic": TOPIC, "kafka.acks": "0"} | RECEIPT
     with pytest.raises(ConfigurationError, match=r"'receipt' is true, so kafka\.acks must not be 0"):
         parse_options(base_options)
+
+
+def test_rejects_receipt_without_report_destination() -> None:
+    base_options = {"kafka.bootstrap.servers": "localhost:9092", "topic": TOPIC, "receipt": "true"}
+    message = r"Option 'receipt' is true, so 'reportPath', 'reportTopic' or 'reportCallback' must be set"
+    with pytest.raises(ConfigurationError, match=message):
+        parse_options(base_options)
+    for destination in ({"reportPath": "/tmp/reports"}, {"reportTopic": "reports"}, {"reportCallback": "job:report"}):
+        assert parse_options(base_options | destination).include_digests
+
+
+def test_receipt_is_no_second_fault_if_the_report_destination_is_invalid() -> None:
+    base_options = {"kafka.bootstrap.servers": "localhost:9092", "receipt": "true", "reportTopic": "no topic"}
+    with pytest.raises(ConfigurationError, match="'reportTopic' must be a topic name") as error_info:
+        parse_options(base_options)
+    assert "receipt" not in str(error_info.value)

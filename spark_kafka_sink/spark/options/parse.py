@@ -123,6 +123,7 @@ def parse_options(options: Mapping[str, str]) -> SinkOptions:
     kafka = _parse_kafka_options(shared_kafka_options)
     check_rack_awareness(parsed_options, kafka.parsed_options, kafka_options, distribution)
     delivery = parse_delivery(parsed_options, kafka.parsed_options)
+    _check_receipt_destination(parsed_options)
     _check_producer_options(parsed_options, kafka.parsed_options)
     bytes_per_second = _parse_bytes_per_second(parsed_options, options_by_lowercase.get(CONCURRENT_TASKS_OPTION))
     topics = {"topic": topic, "deadLetterTopic": dead_letter_topic, "reportTopic": report_topic}
@@ -258,6 +259,17 @@ def _parse_bytes_per_second(parsed_options: ParsedOptions, concurrent_tasks: str
         if name in parsed_options.raw_values:
             parsed_options.faults.add(name, _REGISTER_REQUIRED_MESSAGE)
     return None
+
+
+def _check_receipt_destination(parsed_options: ParsedOptions) -> None:
+    """Add a fault to `parsed_options` if a receipt is requested, but there is no report that could contain it."""
+    destinations = ("reportPath", "reportTopic", "reportCallback")
+    has_destination = any(parsed_options.values[name] or name in parsed_options.invalid_fields for name in destinations)
+    if parsed_options.values["receipt"] and not has_destination:
+        parsed_options.faults.add(
+            "receipt",
+            "is true, so {reportPath}, {reportTopic} or {reportCallback} must be set: a receipt is part of a report.",
+        )
 
 
 def _check_producer_options(parsed_options: ParsedOptions, parsed_producer_options: ParsedOptions) -> None:
