@@ -102,7 +102,7 @@ _MAX_BATCH_LENGTH = 100
 """Maximum length of the batch name in a file name."""
 _MAX_SEARCHED_REPORTS = 20
 _MAX_SEARCHED_BYTES = 4 << 20
-"""Limits for find_report. It is called right after a batch was written, so the report is among the latest."""
+"""Limits for find_reports. It is called right after a batch was written, so its reports are among the latest."""
 
 
 def find_path_error(path: str) -> str | None:
@@ -227,8 +227,8 @@ def read_reports(path: str, max_reports: int | None = None) -> list[WriteReport]
     return [_parse_line(f"{strip_query(path)}, {position}", line) for position, line in lines]
 
 
-def find_report(path: str, batch: str) -> WriteReport | None:
-    """Return the latest report of a batch, or None if it is not among the most recent reports at the path.
+def find_reports(path: str, batch: str) -> list[WriteReport]:
+    """Return the reports of a batch that are among the most recent reports at the path, in chronological order.
 
     Raise ConfigurationError if the path cannot be read, or if those reports contain anything else.
     """
@@ -236,8 +236,7 @@ def find_report(path: str, batch: str) -> WriteReport | None:
     with _explain_errors(path, "cannot be read"):
         texts = _read_latest_reports(path, _build_file_suffix(batch))
     latest_reports = [_parse_line(strip_query(path), text) for text in texts]
-    batch_reports = [report for report in latest_reports if report.batch == batch]
-    return batch_reports[-1] if batch_reports else None
+    return [report for report in latest_reports if report.batch == batch]
 
 
 def build_file_name(report: WriteReport) -> str:

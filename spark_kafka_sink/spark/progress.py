@@ -1,7 +1,7 @@
 """ReportListener: combines this sink's write reports with Spark's progress events for a stream.
 
 Neither StreamingQueryProgress nor Spark's UI can show a Python sink's metrics. The listener runs in the program that
-started the stream. When Spark reports the progress of a micro-batch, the listener looks up the write report of this
+started the stream. When Spark reports the progress of a micro-batch, the listener looks up the write reports of this
 micro-batch.
 
     spark.streams.addListener(ReportListener("/data/reports/", handle))
@@ -9,7 +9,8 @@ micro-batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from datetime import datetime
 
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
@@ -20,7 +21,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryProgress,
 )
 
-from spark_kafka_sink.reports.store import check_path, find_report
+from spark_kafka_sink.reports.store import check_path, find_reports
 from spark_kafka_sink.reports.write_report import WriteReport
 
 ReportHandler = Callable[[WriteReport, StreamingQueryProgress], object]
@@ -28,9 +29,10 @@ ReportHandler = Callable[[WriteReport, StreamingQueryProgress], object]
 
 
 class ReportListener(StreamingQueryListener):
-    """Calls `handle(report, progress)` for each micro-batch that has a report under `report_path`.
+    """Calls `handle(report, progress)` for each report of a micro-batch under `report_path`.
 
-    Ignores micro-batches that have no report there: nothing was committed, or the query writes its reports elsewhere.
+    A micro-batch has one report for each write, so several if a function of `foreachBatch` writes several times. It has
+    none if nothing was committed, or if the query writes its reports elsewhere.
 
     The constructor raises ConfigurationError if the path is not a valid `reportPath`.
 
@@ -47,8 +49,8 @@ class ReportListener(StreamingQueryListener):
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
         progress = event.progress
-        report = find_report(self._report_path, f"{progress.id}/{progress.batchId}")
-        if report is not None:
+        reports = find_reports(self._report_path, f"{progress.id}/{progress.batchId}")
+        for report in _select_current_run(reports, progress):
             self._handle(report, progress)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
@@ -56,3 +58,15 @@ class ReportListener(StreamingQueryListener):
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         pass
+
+
+def _select_current_run(reports: Sequence[WriteReport], progress: StreamingQueryProgress) -> Sequence[WriteReport]:
+    """Return the reports that were written since the micro-batch started, without those of an earlier, failed run.
+
+    `reports`: the reports of the micro-batch, in chronological order.
+    """
+    trigger_start = datetime.fromisoformat(progress.timestamp.replace("Z", "+00:00"))
+    current_reports = [report for report in reports if report.started_at >= trigger_start]
+    # If an executor's clock is behind the driver's, a report may seem to be older than its micro-batch. The last report
+    # always belongs to the current run, unless this run has written none.
+    return current_reports or reports[-1:]

@@ -18,7 +18,7 @@ from spark_kafka_sink.reports.store import (
     build_file_name,
     ensure_writable,
     find_path_error,
-    find_report,
+    find_reports,
     read_reports,
     save_report,
 )
@@ -290,15 +290,27 @@ def test_azure_error_without_credentials_has_remedy(operation: Callable[[str], o
 def test_finds_report_of_recent_batch(tmp_path: Path, name: str) -> None:
     path = f"{tmp_path}/{name}"
     save_and_read_rows(path, *range(30))
-    report = find_report(path, "6d2a/29")
-    assert report is not None
-    assert report.rows == 39
-    assert find_report(path, "6d2a/9") is None or name == "folder/"
-    assert find_report(path, "other/29") is None
-    assert find_report(f"{tmp_path}/missing", "6d2a/29") is None
+    assert [report.rows for report in find_reports(path, "6d2a/29")] == [39]
+    assert find_reports(path, "6d2a/9") == [] or name == "folder/"
+    assert find_reports(path, "other/29") == []
+    assert find_reports(f"{tmp_path}/missing", "6d2a/29") == []
 
 
-@pytest.mark.parametrize("find", [read_reports, lambda path: find_report(path, "6d2a/29")])
+@pytest.mark.parametrize("name", ["reports.jsonl", "folder/"])
+def test_finds_all_reports_of_batch_in_chronological_order(tmp_path: Path, name: str) -> None:
+    path = f"{tmp_path}/{name}"
+    ensure_writable(path)
+    first_report = make_report(1, rows=10)
+    for report in (
+        first_report,
+        make_report(0),
+        dataclasses.replace(first_report, started_ms=first_report.started_ms + 1, rows=20),
+    ):
+        save_report(path, report)
+    assert [report.rows for report in find_reports(path, first_report.batch)] == [10, 20]
+
+
+@pytest.mark.parametrize("find", [read_reports, lambda path: find_reports(path, "6d2a/29")])
 @pytest.mark.parametrize("path", ["https://x/y", "s3a://AKIA:hush@bucket/reports", "gs://bucket/x?token=hush"])
 def test_reading_checks_path(find: Callable[[str], object], path: str) -> None:
     with pytest.raises(ConfigurationError, match=r"^The path cannot be used: ") as caught:
@@ -311,33 +323,30 @@ def test_error_of_search_names_path_that_cannot_be_read() -> None:
         fail_file_system("access denied"),
         pytest.raises(ConfigurationError, match=r"^s3://bucket/reports cannot be read: access denied\. The cred"),
     ):
-        find_report("s3://bucket/reports?region=eu-west-1", "6d2a/29")
+        find_reports("s3://bucket/reports?region=eu-west-1", "6d2a/29")
 
 
 def test_error_of_search_names_file_that_has_something_else(tmp_path: Path) -> None:
     path = tmp_path / "reports.jsonl"
     path.write_text("password=hush\n")
     with pytest.raises(ConfigurationError, match=f"^{path}: this is not a write report") as caught:
-        find_report(str(path), "6d2a/29")
+        find_reports(str(path), "6d2a/29")
     assert "hush" not in str(caught.value)
 
 
 def test_finds_report_in_folder_without_stat_of_each_file(tmp_path: Path) -> None:
-    """A listener calls find_report for each micro-batch. Calling stat() for fifty thousand files took two seconds."""
+    """A listener calls find_reports for each micro-batch. Calling stat() for fifty thousand files took two seconds."""
     save_and_read_rows(f"{tmp_path}/", 1, 2, 3)
     with patch("pyarrow.fs.FileSelector", side_effect=AssertionError):
-        report = find_report(f"{tmp_path}/", make_report(2).batch)
-    assert report is not None
-    assert report.rows == 12
+        reports = find_reports(f"{tmp_path}/", make_report(2).batch)
+    assert [report.rows for report in reports] == [12]
 
 
 def test_finds_report_at_end_of_large_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "_MAX_SEARCHED_BYTES", 3_000)
     path = str(tmp_path / "reports.jsonl")
     save_and_read_rows(path, *range(10))
-    report = find_report(path, "6d2a/9")
-    assert report is not None
-    assert report.rows == 19
+    assert [report.rows for report in find_reports(path, "6d2a/9")] == [19]
 
 
 @pytest.mark.parametrize("name", ["reports.jsonl", ""])
@@ -405,18 +414,14 @@ def test_reads_reports_with_unicode_line_separators(tmp_path: Path, separator: s
     for batch in batches:
         save_report(path, dataclasses.replace(make_report(), batch=batch))
     assert [report.batch for report in read_reports(path)] == batches
-    report = find_report(path, batches[0])
-    assert report is not None
-    assert report.batch == batches[0]
+    assert [report.batch for report in find_reports(path, batches[0])] == [batches[0]]
 
 
 def test_ignores_fifo_in_report_folder(tmp_path: Path) -> None:
     save_and_read_rows(f"{tmp_path}/", 1)
     os.mkfifo(tmp_path / "later-6d2a-1.json")
     assert [report.rows for report in read_reports(str(tmp_path))] == [11]
-    report = find_report(str(tmp_path), make_report(1).batch)
-    assert report is not None
-    assert report.rows == 11
+    assert [report.rows for report in find_reports(str(tmp_path), make_report(1).batch)] == [11]
 
 
 def test_rejects_fifo_in_place_of_new_report(tmp_path: Path) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import datetime, timezone
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,15 +21,13 @@ from tests.reports.report_factories import make_report
 from tests.test_monitoring_document import example
 from tests.waiting import wait_until
 
-
-class Progress:
-    def __init__(self, query: str, batch: int) -> None:
-        self.id, self.batchId = query, batch
+TRIGGER_START_MS = make_report(0).started_ms - 5
 
 
-class Event:
-    def __init__(self, query: str, batch: int) -> None:
-        self.progress = Progress(query, batch)
+def progress_event(query: str, batch: int, trigger_start_ms: int = TRIGGER_START_MS) -> Any:
+    time = datetime.fromtimestamp(trigger_start_ms / 1000, timezone.utc).isoformat(timespec="milliseconds")
+    timestamp = time.replace("+00:00", "Z")
+    return SimpleNamespace(progress=SimpleNamespace(id=query, batchId=batch, timestamp=timestamp))
 
 
 def test_listener_finds_report_of_micro_batch(tmp_path: Path) -> None:
@@ -35,11 +36,35 @@ def test_listener_finds_report_of_micro_batch(tmp_path: Path) -> None:
     listener = ReportListener(path, lambda report, progress: seen.append((report.rows, progress.batchId)))
     for batch in range(3):
         save_report(path, make_report(batch, rows=10 + batch))
-        event: Any = Event("6d2a", batch)
-        listener.onQueryProgress(event)
-    other: Any = Event("another", 2)
-    listener.onQueryProgress(other)
+        listener.onQueryProgress(progress_event("6d2a", batch))
+    listener.onQueryProgress(progress_event("another", 2))
     assert seen == [(10, 0), (11, 1), (12, 2)]
+
+
+def listened_rows(path: Path, *start_offsets_ms: int) -> list[int]:
+    """Save reports of one micro-batch, which start this long after its trigger and have 0, 1, 2, ... rows.
+
+    Return the numbers of rows of the reports that the listener passes on.
+    """
+    for number, offset_ms in enumerate(start_offsets_ms):
+        save_report(str(path), replace(make_report(rows=number), started_ms=TRIGGER_START_MS + offset_ms))
+    seen: list[int] = []
+    ReportListener(str(path), lambda report, progress: seen.append(report.rows)).onQueryProgress(
+        progress_event("6d2a", 0)
+    )
+    return seen
+
+
+def test_listener_passes_on_each_report_of_micro_batch(tmp_path: Path) -> None:
+    assert listened_rows(tmp_path, 0, 10, 20) == [0, 1, 2]
+
+
+def test_listener_ignores_reports_of_earlier_run_of_micro_batch(tmp_path: Path) -> None:
+    assert listened_rows(tmp_path, -30_000, -1, 10, 20) == [2, 3]
+
+
+def test_listener_passes_on_last_report_if_executor_clock_is_behind(tmp_path: Path) -> None:
+    assert listened_rows(tmp_path, -30_000, -1) == [1]
 
 
 def test_listener_rejects_invalid_path_at_once() -> None:
