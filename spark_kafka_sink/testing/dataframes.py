@@ -70,11 +70,11 @@ def assert_topic_equals(expected: DataFrame, topic: KafkaTopic, *, in_order: boo
     try:
         assert_df_equality(
             stored_frame.select(
-                *(_to_comparable(_convert_column(field), field).alias(field.name) for field in fields),
+                *(_build_topic_column(field).alias(field.name) for field in fields),
                 *(column.alias(name) for name, column in invalid_json_columns.items()),
             ),
             expected.select(
-                *(_to_comparable(functions.col(field.name), field).alias(field.name) for field in fields),
+                *(_build_expected_column(field).alias(field.name) for field in fields),
                 *(functions.lit(None).cast("string").alias(name) for name in invalid_json_columns),
             ),
             ignore_row_order=not in_order,
@@ -166,8 +166,8 @@ def _extract_invalid_json(field: StructField) -> Column:
     return invalid_text
 
 
-def _convert_column(field: StructField) -> Column:
-    """Convert the topic's column to the expected type."""
+def _build_topic_column(field: StructField) -> Column:
+    """Convert the topic's column to the expected type, in the form in which chispa can compare it."""
     from pyspark.sql import functions
     from pyspark.sql.types import LongType, MapType, StructType
 
@@ -175,28 +175,63 @@ def _convert_column(field: StructField) -> Column:
     data_type = field.dataType
     if _is_json(field):
         parsed_column = _parse_json(field)
-        return parsed_column.dropFields(_CORRUPT_RECORD_COLUMN) if isinstance(data_type, StructType) else parsed_column
+        if isinstance(data_type, StructType):
+            parsed_column = parsed_column.dropFields(_CORRUPT_RECORD_COLUMN)
+        return _replace_maps(parsed_column, data_type)
     if field.name == "headers":
-        if not isinstance(data_type, MapType):
-            return column
-        value_type = data_type.valueType
-        return functions.transform_values(functions.map_from_entries(column), lambda _, value: value.cast(value_type))
+        if isinstance(data_type, MapType):
+            # These are the entries of a map, but unlike a map, they may contain a key more than once.
+            column = functions.array_sort(_convert_values(column, data_type.valueType))
+        return _replace_empty_headers(column)
     if field.name == "timestamp" and isinstance(data_type, LongType):
         return functions.unix_millis(column.cast("timestamp"))
     return column.cast(data_type)
 
 
-def _to_comparable(column: Column, field: StructField) -> Column:
-    """Convert a column so that chispa can compare it.
+def _build_expected_column(field: StructField) -> Column:
+    """Return the expected column in the form in which chispa can compare it."""
+    from pyspark.sql import functions
 
-    Maps become arrays of sorted entries, because maps have no order. Empty headers become null, because both mean that
-    the record has no headers.
+    column = _replace_maps(functions.col(field.name), field.dataType)
+    return _replace_empty_headers(column) if field.name == "headers" else column
+
+
+def _convert_values(entries: Column, value_type: DataType) -> Column:
+    """Cast the value of each entry in an array of structs with a key and a value."""
+    from pyspark.sql import functions
+
+    return functions.transform(
+        entries, lambda entry: functions.struct(entry["key"], entry["value"].cast(value_type).alias("value"))
+    )
+
+
+def _replace_maps(column: Column, data_type: DataType) -> Column:
+    """Replace all maps in a column, including nested ones, by arrays of their sorted entries.
+
+    Spark can neither sort nor compare maps.
     """
     from pyspark.sql import functions
-    from pyspark.sql.types import MapType
+    from pyspark.sql.types import ArrayType, MapType, StructType
 
-    if isinstance(field.dataType, MapType):
-        column = functions.array_sort(functions.map_entries(column))
-    if field.name == "headers":
-        return functions.when(functions.size(column) > 0, column)
-    return column
+    if '"type":"map"' not in data_type.json():
+        return column
+    if isinstance(data_type, MapType):
+        entries = functions.transform(
+            functions.map_entries(column),
+            lambda entry: functions.struct(
+                entry["key"], _replace_maps(entry["value"], data_type.valueType).alias("value")
+            ),
+        )
+        return functions.array_sort(entries)
+    if isinstance(data_type, ArrayType):
+        return functions.transform(column, lambda element: _replace_maps(element, data_type.elementType))
+    assert isinstance(data_type, StructType), "no other type contains a map"
+    fields = [_replace_maps(column[field.name], field.dataType).alias(field.name) for field in data_type.fields]
+    return functions.when(column.isNotNull(), functions.struct(*fields))
+
+
+def _replace_empty_headers(column: Column) -> Column:
+    """Replace empty headers by null, because both mean that the record has no headers."""
+    from pyspark.sql import functions
+
+    return functions.when(functions.size(column) > 0, column)

@@ -67,6 +67,25 @@ def test_compares_struct_with_json_in_topic(spark: SparkSession, kafka_topic: Ka
         assert_topic_equals(orders.selectExpr("struct(id, 1.0D AS amount) AS value"), kafka_topic)
 
 
+def test_compares_maps_within_json(spark: SparkSession, kafka_topic: KafkaTopic) -> None:
+    schema = "id INT, tags MAP<STRING, INT>, items ARRAY<STRUCT<counts: MAP<STRING, MAP<STRING, INT>>>>"
+    rows = [(1, {"b": 2, "a": 1}, [({"y": {"d": 4, "c": 3}},), None]), (2, None, None)]
+    orders = spark.createDataFrame(rows, schema)
+    write(orders.selectExpr("to_json(struct(*)) AS value"), kafka_topic)
+    assert_topic_equals(orders.selectExpr("struct(*) AS value"), kafka_topic)
+    different_rows = [(1, {"a": 1, "b": 2}, [({"y": {"c": 3, "d": 5}},), None]), (2, None, None)]
+    with pytest.raises(DataFramesNotEqualError):
+        assert_topic_equals(spark.createDataFrame(different_rows, schema).selectExpr("struct(*) AS value"), kafka_topic)
+
+
+def test_finds_duplicate_header_keys(spark: SparkSession, kafka_topic: KafkaTopic) -> None:
+    headers = "array(named_struct('key', 'h', 'value', X'78'), named_struct('key', 'h', 'value', X'79')) AS headers"
+    write(spark.range(1).selectExpr("'v' AS value", headers), kafka_topic)
+    assert_topic_equals(spark.range(1).selectExpr(headers), kafka_topic)
+    with pytest.raises(DataFramesNotEqualError):
+        assert_topic_equals(spark.range(1).selectExpr("map('h', 'y') AS headers"), kafka_topic)
+
+
 FOUND = [
     ('{"id": 1, "more": 2}', "more"),
     ('{"id": 1, "at": {"x": 1, "z": 2}}', r"at\.z"),
