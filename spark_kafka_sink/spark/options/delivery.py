@@ -57,7 +57,7 @@ DELIVERY_OPTIONS = (
         "idempotencyKey",
         None,
         parse_idempotency_key,
-        "for batch jobs: a job writes nothing if a job with the same key has already been committed",
+        "for batch jobs: a job writes nothing if a job with the same key has already committed rows",
     ),
     Option(
         "onReplayMismatch",
