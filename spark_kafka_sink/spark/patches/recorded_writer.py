@@ -120,6 +120,11 @@ def rebuild_writer(writer: Any, frame: Any, excluding: Collection[str]) -> Any:
     return new_writer
 
 
+def copy_writer(writer: Any) -> Any:
+    """Create a writer for the same DataFrame, and repeat the recorded calls of `writer` on it."""
+    return rebuild_writer(writer, get_writer_dataframe(writer), excluding=())
+
+
 def _wrap_constructor(original: Callable[..., None]) -> Callable[..., None]:
     """Wrap a writer's constructor so that it records its arguments by name."""
     signature = inspect.signature(original)

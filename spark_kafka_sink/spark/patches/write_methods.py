@@ -65,6 +65,7 @@ from spark_kafka_sink.spark.options.delivery import EXACTLY_ONCE
 from spark_kafka_sink.spark.patches.lineage_hooks import trace_query, trace_save
 from spark_kafka_sink.spark.patches.recorded_writer import (
     RecordedCalls,
+    copy_writer,
     get_recorded_calls,
     get_writer_dataframe,
     rebuild_writer,
@@ -122,11 +123,14 @@ def wrap_save(original_save: Callable[..., Any]) -> Callable[..., Any]:
         if recorded_calls is None:
             original_save(self, path, format, mode, partitionBy, **options)
             return
+        if path is not None:
+            # The option checks reject the path. It is set on a copy, because the writer can be used again without it.
+            copy = copy_writer(self).option("path", path)
+            copy.save(None, FORMAT_NAME, mode, partitionBy, **options)
+            return
         # First turn the arguments of save() into recorded calls, because all further steps read the recorded calls.
         self.options(**options)
         _apply_settings(self, mode=mode, partitionBy=partitionBy)
-        if path is not None:
-            self.option("path", path)  # make it an option, so that the option checks report it as an error
         _save_to_kafka(self, recorded_calls, original_save)
 
     return save
@@ -217,7 +221,8 @@ def wrap_start(original_start: Callable[..., Any]) -> Callable[..., Any]:
         if recorded_calls is None:
             return original_start(self, path, format, outputMode, partitionBy, queryName, **options)
         if path is not None:
-            self.option("path", path)  # make it an option, so that the option checks report it as an error
+            copy = copy_writer(self).option("path", path)  # as in `wrap_save`
+            return copy.start(None, FORMAT_NAME, outputMode, partitionBy, queryName, **options)
         # Turn the other arguments into recorded calls as well, because all further steps read the recorded calls.
         _record_and_check_arguments(
             self, recorded_calls, options, outputMode=outputMode, partitionBy=partitionBy, queryName=queryName

@@ -164,6 +164,16 @@ def test_keeps_default_save_mode_of_other_formats(rows: DataFrame, tmp_path: Pat
 def test_rejects_path(rows: DataFrame, spark: SparkSession) -> None:
     writer = rows.write.format("pykafka").options(**NOWHERE)
     assert "Option 'path', from save(path)" in str(refused(lambda: writer.save("t"), spark))
+    writer.option("topix", "t")
+    assert "Option 'path'" not in str(refused(writer.save, spark))
+
+
+def test_rejects_path_of_stream(rows: DataFrame, spark: SparkSession) -> None:
+    writer = spark.readStream.format("rate").load().selectExpr("'v' AS value").writeStream.format("pykafka")
+    writer.options(**NOWHERE, checkpointLocation="/tmp/unused")
+    assert "Option 'path', from save(path)" in str(refused(lambda: writer.start("t"), spark))
+    writer.option("topix", "t")
+    assert "Option 'path'" not in str(refused(writer.start, spark))
 
 
 @pytest.mark.parametrize("method", [name for name in ("partitionBy", "clusterBy") if hasattr(DataFrameWriter, name)])
