@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import os
 import re
+import zlib
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -240,9 +241,14 @@ def find_reports(path: str, batch: str) -> list[WriteReport]:
 
 
 def build_file_name(report: WriteReport) -> str:
-    """Return the name of the report's file in a directory. It begins with the write's start time in UTC."""
+    """Return the name of the report's file in a directory. It begins with the write's start time in UTC.
+
+    A checksum of the report follows, because threads of a `foreachBatch` function may start two writes of a micro-batch
+    in the same millisecond.
+    """
     milliseconds = report.started_ms % 1000
-    return f"{report.started_at:%Y%m%dT%H%M%S}.{milliseconds:03}Z{_build_file_suffix(report.batch)}"
+    checksum = zlib.crc32(report.to_json().encode())
+    return f"{report.started_at:%Y%m%dT%H%M%S}.{milliseconds:03}Z-{checksum:08x}{_build_file_suffix(report.batch)}"
 
 
 def _build_file_suffix(batch: str) -> str:

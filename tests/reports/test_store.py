@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -57,8 +58,16 @@ def test_accepts_file_uri(tmp_path: Path) -> None:
 def test_folder_has_a_file_per_report_in_chronological_order(tmp_path: Path) -> None:
     folder = tmp_path / "made" / "here"
     assert save_and_read_rows(f"{folder}/", 2, 1, 3) == [11, 12, 13]
-    assert sorted(file.name for file in folder.iterdir())[0] == "20231114T221330.000Z-6d2a-1.json"
+    name = min(file.name for file in folder.iterdir())
+    assert re.fullmatch(r"20231114T221330\.000Z-[0-9a-f]{8}-6d2a-1\.json", name)
     assert [report.rows for report in read_reports(str(folder), max_reports=2)] == [12, 13]
+
+
+def test_folder_keeps_reports_of_one_batch_that_start_at_the_same_time(tmp_path: Path) -> None:
+    path = f"{tmp_path}/"
+    for rows in (1, 2):
+        save_report(path, make_report(rows=rows))
+    assert sorted(report.rows for report in find_reports(path, make_report().batch)) == [1, 2]
 
 
 def test_reads_last_reports_of_file(tmp_path: Path) -> None:
@@ -70,7 +79,7 @@ def test_reads_last_reports_of_file(tmp_path: Path) -> None:
 def test_file_name_has_no_special_characters() -> None:
     hostile = dataclasses.replace(make_report(), batch="../../etc/passwd\n\0" + "x" * 500)
     name = build_file_name(hostile)
-    assert name.startswith("20231114T221320.000Z-..-..-etc-passwd-xxx")
+    assert re.match(r"20231114T221320\.000Z-[0-9a-f]{8}-\.\.-\.\.-etc-passwd-xxx", name)
     assert "/" not in name
     assert len(name) < 140
 
