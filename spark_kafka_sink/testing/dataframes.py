@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, cast
@@ -64,8 +63,8 @@ def assert_topic_equals(expected: DataFrame, topic: KafkaTopic, *, in_order: boo
     stored_frame = _create_frame(expected.sparkSession, records)
     if in_order:
         stored_frame = stored_frame.orderBy("partition", "offset")
-    # One more column for each JSON column, so that invalid JSON shows up as a difference. It is null in all expected
-    # rows, and in each row of the topic whose text is JSON of the expected type.
+    # One more column for each JSON column, so that JSON of another type shows up as a difference. It is null in all
+    # expected rows, and in each row of the topic whose JSON has the expected type.
     invalid_json_columns = {f"{field.name}, invalid JSON": _extract_invalid_json(field) for field in json_fields}
     try:
         assert_df_equality(
@@ -94,20 +93,24 @@ def _check_column_names(expected: DataFrame) -> None:
 
 
 def _check_json_fields(records: pa.Table, field: StructField, topic: str) -> None:
-    """Raise DataFramesNotEqualError if a JSON value has fields that the expected type lacks. Spark would drop them."""
+    """Raise DataFramesNotEqualError for what Spark would ignore in JSON.
+
+    That is a field that the expected type lacks, text after the JSON value, and quotes other than JSON's.
+    """
     from chispa import DataFramesNotEqualError
 
     for row_index, value in enumerate(records.column(field.name).to_pylist()):
-        # The comparison in Spark reports invalid JSON.
-        with contextlib.suppress(ValueError):
-            json_value = json.loads(value or "null")
+        try:
+            json_value = json.loads("null" if value is None else value)
+        except ValueError:
+            problem = f"a {field.name} that is not JSON"
+        else:
             unexpected_field = next(_find_unexpected_fields(json_value, field.dataType, field.name), None)
-            if unexpected_field is not None:
-                partition = records["partition"][row_index]
-                offset = records["offset"][row_index]
-                raise DataFramesNotEqualError(
-                    f"{topic} has the unexpected field {unexpected_field} in partition {partition}, offset {offset}"
-                )
+            if unexpected_field is None:
+                continue
+            problem = f"the unexpected field {unexpected_field}"
+        partition, offset = records["partition"][row_index], records["offset"][row_index]
+        raise DataFramesNotEqualError(f"{topic} has {problem} in partition {partition}, offset {offset}")
 
 
 def _find_unexpected_fields(value: Any, data_type: DataType, path: str) -> Iterator[str]:

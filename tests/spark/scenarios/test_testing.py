@@ -92,6 +92,8 @@ FOUND = [
     ('{"id": 1, "all": [{"x": 1}, {"z": 2}]}', r"all\.z"),
     ('{"id": 1', "JSON"),
     ("no JSON", "JSON"),
+    ('{"id": 1} {"id": 2}', "JSON"),
+    ("{'id': 1}", "JSON"),
     ("", "JSON"),
     ("[1]", "JSON"),
     ('{"id": "one"}', "JSON"),
