@@ -11,6 +11,7 @@ that uses this environment.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
 from collections.abc import Iterator, Mapping
@@ -65,7 +66,8 @@ def new_kafka_topic(session_kafka_broker: EmbeddedBroker, request: pytest.Fixtur
 
     yield create_topic
     for topic in topics:
-        session_kafka_broker.control.delete_topic(topic.name)
+        with contextlib.suppress(KeyError):  # the test has deleted the topic
+            session_kafka_broker.control.delete_topic(topic.name)
 
 
 @pytest.fixture

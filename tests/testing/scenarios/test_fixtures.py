@@ -31,3 +31,16 @@ def test_additional_topics_have_different_names(
     first, second = new_kafka_topic(), new_kafka_topic(partitions=12, config={"cleanup.policy": "compact"})
     assert first.name != second.name
     assert len(session_kafka_broker.cluster.topic(second.name).partitions) == 12
+
+
+def test_topic_that_the_test_deletes_does_not_keep_the_others(
+    new_kafka_topic: NewKafkaTopic, session_kafka_broker: EmbeddedBroker
+) -> None:
+    deleted, other = new_kafka_topic(), new_kafka_topic()
+    session_kafka_broker.control.delete_topic(deleted.name)
+    shared_topics.append((session_kafka_broker, other.name))
+
+
+def test_other_topics_are_deleted_after_a_test_that_deletes_a_topic() -> None:
+    for broker, topic in shared_topics:
+        assert topic not in broker.cluster.topics
