@@ -135,7 +135,9 @@ def _find_start_offsets(
     if start == END:
         return reader.end_offsets(topic, partitions)
     if isinstance(start, datetime):
-        return reader.offsets_at(topic, int(start.timestamp() * 1000), partitions)
+        # ListOffsets takes negative timestamps for special values, such as -1 for the end of the log.
+        timestamp_ms = max(0, int(start.timestamp() * 1000))
+        return reader.offsets_at(topic, timestamp_ms, partitions)
     offset_or_tail = int(start)  # -N means the last N records of each partition
     first_offsets = reader.beginning_offsets(topic, partitions)
     end_offsets = reader.end_offsets(topic, partitions)

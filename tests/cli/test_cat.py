@@ -156,7 +156,13 @@ def test_table_has_heading_and_escapes_binary_values(output: Output, bootstrap: 
 
 @pytest.mark.parametrize(
     ("where", "expected"),
-    [("2023-11-14T22:13:20Z", 3), ("2023-11-14T22:13:20", 3), ("2023-11-14T22:13:20.001Z", 2), ("2030-01-01", 0)],
+    [
+        ("2023-11-14T22:13:20Z", 3),
+        ("2023-11-14T22:13:20", 3),
+        ("2023-11-14T22:13:20.001Z", 2),
+        ("1969-01-01", 3),
+        ("2030-01-01", 0),
+    ],
 )
 def test_starts_at_timestamp(output: Output, bootstrap: str, where: str, expected: int) -> None:
     assert len(cat(output, bootstrap, "--partition", "0", "--from", where)) == expected
