@@ -262,11 +262,10 @@ def _decompress_snappy(data: Buffer, max_bytes: int) -> bytearray:
         is_empty = block_end <= block_start  # a valid block contains at least its uncompressed size
         if is_empty or block_end > len(view):
             raise DecodeError("snappy: a block is empty, or exceeds the batch")
-        _append(
-            decompressed,
-            _decompress_snappy_block(view[block_start:block_end], max_bytes - len(decompressed), max_bytes),
-            max_bytes,
-        )
+        block = _decompress_snappy_block(view[block_start:block_end], max_bytes - len(decompressed), max_bytes)
+        if not block:  # `max_bytes` would not limit the number of such blocks, each of which takes time to read
+            raise DecodeError("snappy: a block contains nothing")
+        _append(decompressed, block, max_bytes)
         position = block_end
     return decompressed
 

@@ -109,6 +109,13 @@ def test_snappy_writes_xerial_frames_and_reads_raw_blocks() -> None:
     assert bytes(decompress(Codec.SNAPPY, XERIAL + struct.pack(">i", len(raw)) + raw, len(whole))) == whole
 
 
+def test_rejects_snappy_blocks_that_contain_nothing() -> None:
+    """Each takes five bytes and the time of a call, so a batch could contain very many of them."""
+    header = bytes(compress(Codec.SNAPPY, [b"v"]))[:16]
+    with pytest.raises(DecodeError, match="contains nothing"):
+        decompress(Codec.SNAPPY, header + b"\0\0\0\1\0", 100)
+
+
 def test_rejects_snappy_block_with_impossible_size() -> None:
     promise = b"\xff\xff\xff\x7f" + b"\0" * 20
     with pytest.raises(DecodeError, match="uncompressed size that its compressed length cannot produce"):
