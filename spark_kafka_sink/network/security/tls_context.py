@@ -115,17 +115,23 @@ def build_client_ssl_context(config: TlsConfig) -> ssl.SSLContext:
 
 
 def find_openssl_suite(name: str) -> str | None:
-    """Return OpenSSL's name of a TLS 1.2 cipher suite, or None if OpenSSL does not support the suite.
+    """Return OpenSSL's name of a TLS 1.2 cipher suite, or None if OpenSSL does not support it or it is insecure.
 
-    `name` is either OpenSSL's or IANA's name.
+    `name` is either OpenSSL's or IANA's name. A suite is insecure if it authenticates no server or does not encrypt.
     """
     parts = _IANA_SUITE_PATTERN.fullmatch(name)
     candidate = name if parts is None else _build_openssl_name(parts)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).set_ciphers(candidate)
+        context.set_ciphers(candidate)
     except ssl.SSLError:
         return None
-    return candidate
+    # OpenSSL also accepts rules instead of names, such as ALL:@SECLEVEL=0. No suite has such a name.
+    is_secure = any(
+        suite["name"] == candidate and suite["auth"] != "auth-null" and suite["symmetric"] is not None
+        for suite in context.get_ciphers()
+    )
+    return candidate if is_secure else None
 
 
 def _build_openssl_name(parts: re.Match[str]) -> str:

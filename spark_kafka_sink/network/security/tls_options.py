@@ -21,6 +21,11 @@ from spark_kafka_sink.network.security.tls_context import (
 from spark_kafka_sink.network.security_options import get_default, get_option
 
 _STORE_TYPES = ("PEM", "PKCS12", "JKS")
+_STORE_CONTENT_OPTIONS = {
+    "truststore": ("ssl.truststore.location", "ssl.truststore.certificates"),
+    "keystore": ("ssl.keystore.location", "ssl.keystore.key", "ssl.keystore.certificate.chain"),
+}
+"""The options that name or contain the keys and certificates of a store."""
 _SSL_PROTOCOLS = (*TLS_VERSIONS, "TLS")  # "TLS" stands for the newest version
 
 # defer_log holds back only the records of loggers that exist when it begins. This module may be imported later than
@@ -89,7 +94,16 @@ def _find_store_type(options: Mapping[str, str], store: str) -> str | None:
 
 
 def _check_store_options(options: Mapping[str, str], store: str, has_store: bool, faults: OptionFaults) -> None:
-    """Check the type and the password of a store. `store` is "keystore" or "truststore"."""
+    """Check the type and the password of a store, and that its options are not empty.
+
+    If an empty option counted as missing, a client whose truststore is missing by mistake would trust every authority
+    of the system.
+
+    `store`: "keystore" or "truststore".
+    """
+    for name in _STORE_CONTENT_OPTIONS[store]:
+        if name in options and not options[name].strip():
+            faults.add(name, "must not be empty. Set it, or remove the option.")
     store_type, password_option = _find_store_type(options, store), f"ssl.{store}.password"
     if store_type is not None and store_type not in _STORE_TYPES:
         faults.add(f"ssl.{store}.type", f"must be one of {', '.join(_STORE_TYPES)}.")
@@ -118,7 +132,8 @@ def _parse_cipher_suites(options: Mapping[str, str], faults: OptionFaults) -> tu
         )
     for name in suites:
         if name not in tls13_suites and find_openssl_suite(name) is None:
-            faults.add("ssl.cipher.suites", "has {name!r}, which this machine's OpenSSL does not support.", name=name)
+            problem = "has {name!r}, which is not the name of a secure suite that this machine's OpenSSL supports."
+            faults.add("ssl.cipher.suites", problem, name=name)
     return suites
 
 

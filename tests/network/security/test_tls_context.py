@@ -9,7 +9,7 @@ import pytest
 
 from integration.support.certificates import write_certificates
 from spark_kafka_sink.errors import ConfigurationError
-from spark_kafka_sink.network.security.tls_context import TlsConfig, build_client_ssl_context
+from spark_kafka_sink.network.security.tls_context import TlsConfig, build_client_ssl_context, find_openssl_suite
 from spark_kafka_sink.network.security_config import parse_security_config
 
 
@@ -68,6 +68,15 @@ def test_accepts_iana_and_openssl_names_of_cipher_suites(iana: str, openssl: str
     context = parse_security_config({"security.protocol": "SSL", "ssl.cipher.suites": iana}).build_ssl_context()
     older = [suite["name"] for suite in context.get_ciphers() if suite["protocol"] != "TLSv1.3"]
     assert older == [openssl]
+
+
+@pytest.mark.parametrize("name", ["AECDH-AES256-SHA", "NULL-SHA256", "HIGH"])
+def test_rejects_suites_without_authentication_or_encryption(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenSSL's configuration on this machine may allow them."""
+    original = ssl.SSLContext.set_ciphers
+    monkeypatch.setattr(ssl.SSLContext, "set_ciphers", lambda context, text: original(context, f"{text}:@SECLEVEL=0"))
+    assert find_openssl_suite("ECDHE-RSA-AES128-GCM-SHA256") is not None
+    assert find_openssl_suite(name) is None
 
 
 def test_trusts_authorities_of_system_without_truststore(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,12 @@ from tests.network.security.security_cases import SCRAM, collect_faults
         ({"ssl.endpoint.identification.algorithm": "ldaps"}, "must be https, or empty"),
         ({"ssl.protocol": "SSLv3"}, "ssl.protocol must be one of"),
         ({"ssl.enabled.protocols": "TLSv1.1,TLSv1.2"}, "ssl.enabled.protocols must be a list of"),
-        ({"ssl.cipher.suites": "TLS_RSA_WITH_NOTHING"}, "has 'TLS_RSA_WITH_NOTHING', which this machine's"),
+        ({"ssl.cipher.suites": "TLS_RSA_WITH_NOTHING"}, "has 'TLS_RSA_WITH_NOTHING', which is not the name"),
+        ({"ssl.cipher.suites": "ALL:@SECLEVEL=0"}, "has 'ALL:@SECLEVEL=0', which is not the name of a secure suite"),
+        ({"ssl.cipher.suites": "AECDH-AES256-SHA@SECLEVEL=0"}, "is not the name of a secure suite"),
+        ({"ssl.truststore.certificates": ""}, "ssl.truststore.certificates must not be empty"),
+        ({"ssl.truststore.location": " "}, "ssl.truststore.location must not be empty"),
+        ({"ssl.keystore.certificate.chain": ""}, "ssl.keystore.certificate.chain must not be empty"),
     ],
 )
 def test_reports_each_invalid_tls_option(changed: dict[str, object], fault: str) -> None:
