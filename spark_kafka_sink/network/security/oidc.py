@@ -151,13 +151,19 @@ class TokenSource:
         self,
         config: OidcConfig,
         *,
-        now_s: Callable[[], float] = time.time,
+        now_s: Callable[[], float] = time.monotonic,
+        unix_time_s: Callable[[], float] = time.time,
         sleep: Callable[[float], None] = time.sleep,
         run_in_background: Callable[[Callable[[], None]], None] = _start_thread,
     ) -> None:
-        """Create a source that has no token yet. Tests replace all arguments except `config`."""
+        """Create a source that has no token yet. Tests replace all arguments except `config`.
+
+        `now_s`: the clock for lifetimes, which is never set back: the source would otherwise keep an expired token.
+        `unix_time_s`: the clock for times in tokens and assertions.
+        """
         self._config = config
         self._now_s = now_s
+        self._unix_time_s = unix_time_s
         self._sleep = sleep
         self._run_in_background = run_in_background
         self._lock = threading.Lock()
@@ -201,7 +207,7 @@ class TokenSource:
 
     def _store(self, response: _TokenResponse, request_time_s: float) -> None:
         """Cache the token. The lifetime counts from the request, so that the token never seems valid for too long."""
-        lifetime_s = self._compute_lifetime_s(response, request_time_s)
+        lifetime_s = self._compute_lifetime_s(response)
         self._token, self._expires_at_s = response.token, request_time_s + lifetime_s
         self._renewal_due_at_s = request_time_s + lifetime_s * self._config.refresh_window_factor
 
@@ -213,7 +219,7 @@ class TokenSource:
             raise _build_endpoint_error(self._config, "responded without an access_token", _PATH_REMEDY)
         return _TokenResponse(token, response.get("expires_in"))
 
-    def _compute_lifetime_s(self, response: _TokenResponse, request_time_s: float) -> float:
+    def _compute_lifetime_s(self, response: _TokenResponse) -> float:
         """Return the lifetime in seconds that the response or the token itself states; 0 if neither states one."""
         expires_in = response.expires_in
         # JSON's `true` is not a number, but it becomes a bool, which is a subclass of int.
@@ -223,7 +229,7 @@ class TokenSource:
             expires_at_s = parse_token_expiry_s(decode_token_claims(response.token))
         except AuthenticationError:
             return 0.0  # an opaque token, which is allowed
-        return max(0.0, expires_at_s - request_time_s) if expires_at_s is not None else 0.0
+        return max(0.0, expires_at_s - self._unix_time_s()) if expires_at_s is not None else 0.0
 
     def _send_with_retries(self, max_attempts: int) -> dict[str, object]:
         """Send a token request and return the JSON object in the response.
@@ -234,7 +240,7 @@ class TokenSource:
         backoff_ms = self._config.retry_backoff_ms
         for attempt in range(1, max_attempts + 1):
             try:
-                return _send_token_request(self._config, self._now_s())
+                return _send_token_request(self._config, self._unix_time_s())
             # Raise from None, because the traceback would otherwise show the message of an HTTPException, which may
             # quote the server's response.
             except HttpResponseTooLong as error:
@@ -293,13 +299,13 @@ def _build_ssl_context(truststore: StoreConfig | None) -> ssl.SSLContext | None:
     return context
 
 
-def _send_token_request(config: OidcConfig, now_s: float) -> dict[str, object]:
+def _send_token_request(config: OidcConfig, unix_time_s: float) -> dict[str, object]:
     """Send one token request and return the JSON object in the response.
 
     Raise AuthenticationError if the endpoint rejects the request, _UnavailableError if the endpoint is unavailable,
     OSError or HTTPException if there is no usable response, and ConfigurationError if the truststore cannot be read.
     """
-    form = _build_form(config, now_s)
+    form = _build_form(config, unix_time_s)
     context = _build_ssl_context(config.truststore)
     connection = open_connection(config.endpoint_url, context, config.connect_timeout_ms / 1000)
     response = send_request(
@@ -318,7 +324,7 @@ def _send_token_request(config: OidcConfig, now_s: float) -> dict[str, object]:
     if response.status != HTTPStatus.OK:
         problem = (
             f"rejected the request with status {response.status}"
-            f"{_build_error_code_suffix(content)}{_build_assertion_suffix(config, response.date_s, now_s)}"
+            f"{_build_error_code_suffix(content)}{_build_assertion_suffix(config, response.date_s, unix_time_s)}"
         )
         remedy = _REDIRECT_REMEDY if is_redirect(response.status) else _PATH_REMEDY
         if response.status in _CREDENTIALS_STATUSES:
@@ -327,14 +333,14 @@ def _send_token_request(config: OidcConfig, now_s: float) -> dict[str, object]:
     return content
 
 
-def _build_form(config: OidcConfig, now_s: float) -> bytes:
+def _build_form(config: OidcConfig, unix_time_s: float) -> bytes:
     """Build the body of a token request, with a new assertion if the client uses assertions."""
     fields = {"grant_type": "client_credentials"}
     if config.assertion is not None and config.use_jwt_bearer_grant:
-        fields = {"grant_type": _JWT_BEARER_GRANT, "assertion": create_assertion(config.assertion, now_s)}
+        fields = {"grant_type": _JWT_BEARER_GRANT, "assertion": create_assertion(config.assertion, unix_time_s)}
     elif config.assertion is not None:
         fields["client_assertion_type"] = _JWT_ASSERTION_TYPE
-        fields["client_assertion"] = create_assertion(config.assertion, now_s)
+        fields["client_assertion"] = create_assertion(config.assertion, unix_time_s)
         if config.client_id:
             fields["client_id"] = config.client_id
     if config.scope:
@@ -354,14 +360,14 @@ def _build_headers(config: OidcConfig) -> dict[str, str]:
     return {"Authorization": f"Basic {credentials}", **headers}
 
 
-def _build_assertion_suffix(config: OidcConfig, date_s: float | None, now_s: float) -> str:
+def _build_assertion_suffix(config: OidcConfig, date_s: float | None, unix_time_s: float) -> str:
     """Describe the rejected assertion, and the clock skew if it may be the cause."""
     if config.assertion is None:
         return ""
     suffix = f". The request contained {describe_assertion(config.assertion)}."
-    if date_s is None or abs(date_s - now_s) < _MIN_REPORTED_CLOCK_SKEW_S:
+    if date_s is None or abs(date_s - unix_time_s) < _MIN_REPORTED_CLOCK_SKEW_S:
         return suffix
-    skew = f"{abs(date_s - now_s):.0f} s {'behind' if date_s > now_s else 'ahead of'}"
+    skew = f"{abs(date_s - unix_time_s):.0f} s {'behind' if date_s > unix_time_s else 'ahead of'}"
     return f"{suffix} The clock of this machine is {skew} the endpoint's clock. Correct the clock."
 
 

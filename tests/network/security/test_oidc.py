@@ -103,7 +103,9 @@ class Clock:
 def source(endpoint: Endpoint, clock: Clock | None = None, **changed: Any) -> TokenSource:
     clock = clock or Clock()
     config = replace(OidcConfig(endpoint.url, "me", "hush:1", "kafka produce"), **changed)
-    return TokenSource(config, now_s=clock.now_s, sleep=clock.wait_s, run_in_background=clock.later.append)
+    return TokenSource(
+        config, now_s=clock.now_s, unix_time_s=clock.now_s, sleep=clock.wait_s, run_in_background=clock.later.append
+    )
 
 
 def test_requests_token_with_client_credentials_grant(endpoint: Endpoint) -> None:
@@ -139,6 +141,30 @@ def test_renews_token_while_it_is_still_used(endpoint: Endpoint) -> None:
     assert (len(endpoint.requests), clock.later) == (2, [])
 
 
+def test_token_expires_although_the_time_of_day_is_set_back(endpoint: Endpoint) -> None:
+    clock, time_of_day = Clock(seconds=50.0), Clock()
+    endpoint.answer({"access_token": "first", "expires_in": 100})
+    endpoint.answer({"access_token": "second", "expires_in": 100})
+    config = OidcConfig(endpoint.url, "me", "hush:1")
+    tokens = TokenSource(config, now_s=clock.now_s, unix_time_s=time_of_day.now_s)
+    assert tokens.get_token() == "first"
+    clock.seconds += 100
+    time_of_day.seconds -= 3600
+    assert tokens.get_token() == "second"
+
+
+def test_lifetime_in_token_is_compared_with_the_time_of_day(endpoint: Endpoint) -> None:
+    clock, time_of_day = Clock(seconds=50.0), Clock()
+    first = build_unsecured_token({"exp": time_of_day.seconds + 100})
+    endpoint.answer({"access_token": first})
+    endpoint.answer({"access_token": "second", "expires_in": 100})
+    config = OidcConfig(endpoint.url, "me", "hush:1")
+    tokens = TokenSource(config, now_s=clock.now_s, unix_time_s=time_of_day.now_s)
+    assert [tokens.get_token(), tokens.get_token()] == [first, first]
+    clock.seconds += 100
+    assert tokens.get_token() == "second"
+
+
 def test_renews_token_in_separate_thread(endpoint: Endpoint) -> None:
     clock, asking, answered = Clock(), threading.Event(), threading.Event()
     endpoint.answer({"access_token": "first", "expires_in": 100})
@@ -151,7 +177,7 @@ def test_renews_token_in_separate_thread(endpoint: Endpoint) -> None:
             answered.wait()
         return clock.seconds
 
-    tokens = TokenSource(config, now_s=now_s)
+    tokens = TokenSource(config, now_s=now_s, unix_time_s=now_s)
     tokens.get_token()
     clock.seconds += 80
     assert tokens.get_token() == "first"
