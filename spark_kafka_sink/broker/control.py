@@ -158,7 +158,8 @@ class Control:
     def shrink_in_sync(self, topic: str, to: int = 1) -> None:
         """Limit the number of in-sync replicas of a topic's partitions to `to`.
 
-        If the topic's `min.insync.replicas` is greater, writes with acks=all fail with NOT_ENOUGH_REPLICAS.
+        Writes with acks=all fail with NOT_ENOUGH_REPLICAS if the topic's `min.insync.replicas`, or the number of nodes
+        if that is less, is greater than `to`.
         """
         self._cluster.limit_in_sync_replicas(topic, to)
 

@@ -109,6 +109,12 @@ def test_acks_0_gets_no_response_and_error_closes_connection(client: WireClient,
     assert client.request(produce_request(b"nonsense", acks=0), 9) is None
 
 
+def test_min_insync_replicas_is_capped_at_replication_factor(client: WireClient, cluster: SimulatedCluster) -> None:
+    assert [len(partition.replicas) for partition in cluster.core.topic("t").partitions] == [1, 1]
+    cluster.control.create_topic("strict", 1, {"min.insync.replicas": "2"})
+    assert partition_response(client.request(produce_request(batch(b"a"), "strict"), 9)).error_code == 0
+
+
 def test_fetch_waits_for_records_at_most_max_wait_ms(
     client: WireClient, cluster: SimulatedCluster, system: FakeSystem
 ) -> None:
