@@ -193,6 +193,35 @@ def test_creates_topic_with_settings_or_rejects_it_with_message(
         assert stamped.log_append_time_ms > 0
 
 
+def test_rejects_topic_whose_name_collides_with_another(client: WireClient, cluster: SimulatedCluster) -> None:
+    cluster.control.create_topic("a.b")
+    names = ["a_b", "c.d_e", "c_d.e", "a-b"]
+    topics = [CreatableTopic(name=name, num_partitions=1, replication_factor=1) for name in names]
+    results = client.request(CreateTopicsRequest(topics=topics), 7).topics
+    assert {result.name: (result.error_code, result.error_message) for result in results} == {
+        "a_b": (error_codes.INVALID_TOPIC_EXCEPTION, "Topic 'a_b' collides with existing topic: a.b"),
+        "c.d_e": (0, None),
+        "c_d.e": (error_codes.INVALID_TOPIC_EXCEPTION, "Topic 'c_d.e' collides with existing topic: c.d_e"),
+        "a-b": (0, None),
+    }
+    assert set(cluster.core.topics) == {"t", "a.b", "c.d_e", "a-b"}
+
+
+def test_does_not_auto_create_topic_whose_name_collides_with_another(
+    system: FakeSystem, caplog: pytest.LogCaptureFixture
+) -> None:
+    SimulatedCluster(system, topics={"a.b": 1}, auto_create_topics=True)
+    requested_topics = [MetadataRequestTopic(name=name) for name in ("a_b", "c.d", "c_d")]
+    request = MetadataRequest(topics=requested_topics, allow_auto_topic_creation=True)
+    response = WireClient(system).request(request, 9)
+    assert {topic.name: topic.error_code for topic in response.topics} == {
+        "a_b": error_codes.INVALID_TOPIC_EXCEPTION,
+        "c.d": 0,
+        "c_d": error_codes.INVALID_TOPIC_EXCEPTION,
+    }
+    assert "Did not create 2 topics: their names differ" in caplog.text
+
+
 def test_accepts_and_describes_every_topic_setting_with_source_and_type(client: WireClient) -> None:
     examples = {
         SettingType.BOOLEAN: "true",
