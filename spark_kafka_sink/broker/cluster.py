@@ -216,6 +216,11 @@ class EmbeddedCluster:
                 raise KeyError(f"Topic {topic} has no partition {index}: it has {len(partitions)}, numbered from 0.")
             return partitions[index]
 
+    def has_partition(self, topic: str, index: int) -> bool:
+        """Return whether the topic exists and has this partition."""
+        with self.lock:
+            return topic in self.topics and 0 <= index < len(self.topics[topic].partitions)
+
     def log(self, topic: str, partition: int) -> PartitionLog:
         return self.partition(topic, partition).log
 
@@ -254,7 +259,7 @@ class EmbeddedCluster:
             return created_topics
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic and its records. Raise KeyError if the topic does not exist.
+        """Delete a topic, its records and its group offsets. Raise KeyError if the topic does not exist.
 
         Raise ApiError, and keep the topic, if the disk cannot be written.
         """
@@ -267,6 +272,7 @@ class EmbeddedCluster:
                 self.topics[name] = topic
                 raise
             del self._topics_by_id[topic.id]
+            self.offsets.delete_topic(name)
             for partition in topic.partitions:
                 partition.log.delete()
         self.record_change()

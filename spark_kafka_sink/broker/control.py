@@ -171,7 +171,7 @@ class Control:
         self._cluster.create_topic(topic, partitions, config)
 
     def delete_topic(self, topic: str) -> None:
-        """Delete a topic. A new topic of the same name gets a new id and has no records."""
+        """Delete a topic. A new topic of the same name gets a new id and has no records and no group offsets."""
         self._cluster.delete_topic(topic)
 
     def add_partitions(self, topic: str, total: int) -> None:
