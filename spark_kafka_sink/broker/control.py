@@ -186,7 +186,7 @@ class Control:
         self._cluster.topic(topic).is_hidden = False
 
     def delete_records(self, topic: str, partition: int, before_offset: int) -> None:
-        """Delete the records before an offset, as retention does. Forget producers that have no other records."""
+        """Delete the records before an offset, as retention does. The broker does not forget their producers."""
         self._cluster.log(topic, partition).delete_records(before_offset)
 
     def forget_producers(self, topic: str, partition: int) -> None:

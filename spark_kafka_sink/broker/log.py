@@ -367,10 +367,7 @@ class PartitionLog:
     # --- retention and administration
 
     def delete_records(self, before_offset: int) -> None:
-        """Delete the records before an offset.
-
-        Also drop the state of each producer that has no batches left and no open transaction.
-        """
+        """Delete the records before an offset. The state of their producers remains until `forget_producers`."""
         with self._lock:
             self.log_start_offset = max(self.log_start_offset, min(before_offset, self.log_end_offset))
             self._batches = [batch for batch in self._batches if batch.last_offset >= self.log_start_offset]
@@ -382,12 +379,6 @@ class PartitionLog:
                 for aborted_range in self._aborted_ranges
                 if aborted_range.last_offset >= self.log_start_offset
             ]
-            stored_producer_ids = {parse_header(batch.data).producer_id for batch in self._batches}
-            self._producers = {
-                producer_id: producer
-                for producer_id, producer in self._producers.items()
-                if producer_id in stored_producer_ids or producer.transaction_first_offset is not None
-            }
 
     def _update_max_timestamp(self, batch: LogBatch) -> LogBatch:
         """Return the batch with the largest timestamp of its records from the log start offset on.
