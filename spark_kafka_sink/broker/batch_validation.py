@@ -15,6 +15,7 @@ import threading
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from spark_kafka_sink.broker.api_error import ApiError
 from spark_kafka_sink.broker.producer_state import NO_PRODUCER_ID
@@ -65,23 +66,44 @@ class RecordValidator:
             record_errors = dict.fromkeys(keyless_indices[:MAX_RECORD_ERRORS].tolist(), message)
             raise ApiError(error_codes.INVALID_RECORD, message, record_errors)
 
-    def find_first_record_at_or_after(self, batch: memoryview, timestamp: int) -> TimestampAndOffset | None:
-        """Find a batch's first record with this timestamp or a later one.
+    def find_first_record_at_or_after(
+        self, batch: memoryview, timestamp: int, min_offset: int
+    ) -> TimestampAndOffset | None:
+        """Find a batch's first record from `min_offset` on with this timestamp or a later one.
 
         Return None if there is no such record, or if the batch cannot be decoded.
+        """
+        timestamps, offsets = self._decode_timestamps_and_offsets(batch, min_offset)
+        matching_indices = np.flatnonzero(timestamps >= timestamp)
+        if not len(matching_indices):
+            return None
+        first_index = matching_indices[0]
+        return TimestampAndOffset(int(timestamps[first_index]), int(offsets[first_index]))
+
+    def find_max_timestamp(self, batch: memoryview, min_offset: int) -> int | None:
+        """Return the largest timestamp of a batch's records from `min_offset` on.
+
+        Return None if there is no such record, or if the batch cannot be decoded.
+        """
+        timestamps, _ = self._decode_timestamps_and_offsets(batch, min_offset)
+        return int(timestamps.max()) if len(timestamps) else None
+
+    def _decode_timestamps_and_offsets(
+        self, batch: memoryview, min_offset: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the timestamps and offsets of a batch's records from `min_offset` on.
+
+        If the batch cannot be decoded, both arrays are empty.
         """
         header = parse_header(batch)
         try:
             with self._decode_lock:
                 columns = decode_records(header, batch[HEADER_BYTES:], max_bytes=MAX_DECODED_BYTES)
         except (DecodeError, MissingDependencyError):
-            return None
+            return np.empty(0, np.int64), np.empty(0, np.int64)
         timestamps, offsets = columns.column("timestamp").to_numpy(), columns.column("offset").to_numpy()
-        matching_indices = np.flatnonzero(timestamps >= timestamp)
-        if not len(matching_indices):
-            return None
-        first_index = matching_indices[0]
-        return TimestampAndOffset(int(timestamps[first_index]), int(offsets[first_index]))
+        is_remaining = offsets >= min_offset
+        return timestamps[is_remaining], offsets[is_remaining]
 
 
 def validate_batch(data: Buffer, *, max_bytes: int) -> tuple[BatchHeader, memoryview]:

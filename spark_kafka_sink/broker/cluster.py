@@ -31,7 +31,7 @@ from spark_kafka_sink.broker.transaction_coordinator import TransactionCoordinat
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.schema import VersionRange
-from spark_kafka_sink.protocol.topic_names import TOPIC_NAME_RULE, is_topic_name
+from spark_kafka_sink.protocol.topic_names import TOPIC_NAME_RULE, is_topic_name, normalize_topic_name
 
 MAX_PARTITIONS = 10_000
 """Default limit on the number of partitions in all topics together. Each partition needs a few kilobytes of memory."""
@@ -216,6 +216,11 @@ class EmbeddedCluster:
                 raise KeyError(f"Topic {topic} has no partition {index}: it has {len(partitions)}, numbered from 0.")
             return partitions[index]
 
+    def has_partition(self, topic: str, index: int) -> bool:
+        """Return whether the topic exists and has this partition."""
+        with self.lock:
+            return topic in self.topics and 0 <= index < len(self.topics[topic].partitions)
+
     def log(self, topic: str, partition: int) -> PartitionLog:
         return self.partition(topic, partition).log
 
@@ -237,11 +242,15 @@ class EmbeddedCluster:
         with self.lock:
             previous_topics = dict(self.topics)
             remaining_partition_count = self.count_available_partitions()
+            names_by_normalized_name = self.index_normalized_names()
             created_topics: list[Topic] = []
             try:
                 for definition in definitions:
-                    created_topics.append(self._create_topic(definition, remaining_partition_count))
+                    created_topics.append(
+                        self._create_topic(definition, remaining_partition_count, names_by_normalized_name)
+                    )
                     remaining_partition_count -= definition.partition_count
+                    names_by_normalized_name[normalize_topic_name(definition.name)] = definition.name
                 self.save()
             except BaseException:
                 self.topics = previous_topics
@@ -250,7 +259,7 @@ class EmbeddedCluster:
             return created_topics
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic and its records. Raise KeyError if the topic does not exist.
+        """Delete a topic, its records and its group offsets. Raise KeyError if the topic does not exist.
 
         Raise ApiError, and keep the topic, if the disk cannot be written.
         """
@@ -263,6 +272,7 @@ class EmbeddedCluster:
                 self.topics[name] = topic
                 raise
             del self._topics_by_id[topic.id]
+            self.offsets.delete_topic(name)
             for partition in topic.partitions:
                 partition.log.delete()
         self.record_change()
@@ -281,7 +291,16 @@ class EmbeddedCluster:
         """Return how many more partitions can be created. The caller must hold the lock until it has created them."""
         return self.config.max_partitions - sum(len(topic.partitions) for topic in self.topics.values())
 
-    def _create_topic(self, definition: TopicDefinition, remaining_partition_count: int) -> Topic:
+    def index_normalized_names(self) -> dict[str, str]:
+        """Return the topics' names by normalized name. The caller must hold the lock until it has created topics."""
+        return {normalize_topic_name(name): name for name in self.topics}
+
+    def _create_topic(
+        self,
+        definition: TopicDefinition,
+        remaining_partition_count: int,
+        names_by_normalized_name: Mapping[str, str],
+    ) -> Topic:
         """Create a topic without saving the cluster. Raise ConfigurationError if the definition is invalid."""
         name, partition_count = definition.name, definition.partition_count
         if not is_topic_name(name):
@@ -290,6 +309,12 @@ class EmbeddedCluster:
             )
         if name in self.topics:
             raise ConfigurationError(f"Topic {name} already exists.")
+        colliding_name = names_by_normalized_name.get(normalize_topic_name(name))
+        if colliding_name is not None:
+            raise ConfigurationError(
+                f"Topic {name} collides with existing topic {colliding_name}: the names differ only in '.' and '_'. "
+                "Choose another name."
+            )
         if partition_count < 1:
             raise ConfigurationError(f"Topic {name} must have at least one partition, not {partition_count}.")
         _check_partition_limit(partition_count, remaining_partition_count, self.config.max_partitions)

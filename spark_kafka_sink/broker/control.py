@@ -158,7 +158,8 @@ class Control:
     def shrink_in_sync(self, topic: str, to: int = 1) -> None:
         """Limit the number of in-sync replicas of a topic's partitions to `to`.
 
-        If the topic's `min.insync.replicas` is greater, writes with acks=all fail with NOT_ENOUGH_REPLICAS.
+        Writes with acks=all fail with NOT_ENOUGH_REPLICAS if the topic's `min.insync.replicas`, or the number of nodes
+        if that is less, is greater than `to`.
         """
         self._cluster.limit_in_sync_replicas(topic, to)
 
@@ -170,7 +171,7 @@ class Control:
         self._cluster.create_topic(topic, partitions, config)
 
     def delete_topic(self, topic: str) -> None:
-        """Delete a topic. A new topic of the same name gets a new id and has no records."""
+        """Delete a topic. A new topic of the same name gets a new id and has no records and no group offsets."""
         self._cluster.delete_topic(topic)
 
     def add_partitions(self, topic: str, total: int) -> None:
@@ -185,7 +186,7 @@ class Control:
         self._cluster.topic(topic).is_hidden = False
 
     def delete_records(self, topic: str, partition: int, before_offset: int) -> None:
-        """Delete the records before an offset, as retention does. Forget producers that have no other records."""
+        """Delete the records before an offset, as retention does. The broker does not forget their producers."""
         self._cluster.log(topic, partition).delete_records(before_offset)
 
     def forget_producers(self, topic: str, partition: int) -> None:

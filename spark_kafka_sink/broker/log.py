@@ -18,7 +18,7 @@ import struct
 import threading
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from spark_kafka_sink.broker.api_error import ApiError, build_storage_error
@@ -74,6 +74,7 @@ class LogBatch:
     base_offset: int
     last_offset: int
     max_timestamp: int
+    """The largest timestamp of the batch's records, without those before the log start offset."""
     data: memoryview
 
     @property
@@ -356,33 +357,37 @@ class PartitionLog:
     def _find_in_batch(self, batch: LogBatch, timestamp: int) -> TimestampAndOffset:
         """Find a batch's first record with this timestamp or a later one.
 
-        If the batch cannot be decoded, return its largest timestamp and its base offset.
+        If the batch cannot be decoded, return its largest timestamp and its first offset within the log.
         """
-        record = self._record_validator.find_first_record_at_or_after(batch.data, timestamp)
-        return TimestampAndOffset(batch.max_timestamp, batch.base_offset) if record is None else record
+        # The log may begin within the batch, because deleted records stay in it.
+        first_offset = max(batch.base_offset, self.log_start_offset)
+        record = self._record_validator.find_first_record_at_or_after(batch.data, timestamp, first_offset)
+        return TimestampAndOffset(batch.max_timestamp, first_offset) if record is None else record
 
     # --- retention and administration
 
     def delete_records(self, before_offset: int) -> None:
-        """Delete the records before an offset.
-
-        Also drop the state of each producer that has no batches left and no open transaction.
-        """
+        """Delete the records before an offset. The state of their producers remains until `forget_producers`."""
         with self._lock:
             self.log_start_offset = max(self.log_start_offset, min(before_offset, self.log_end_offset))
             self._batches = [batch for batch in self._batches if batch.last_offset >= self.log_start_offset]
             self._base_offsets = [batch.base_offset for batch in self._batches]
+            if self._batches and self._batches[0].base_offset < self.log_start_offset:
+                self._batches[0] = self._update_max_timestamp(self._batches[0])
             self._aborted_ranges = [
                 aborted_range
                 for aborted_range in self._aborted_ranges
                 if aborted_range.last_offset >= self.log_start_offset
             ]
-            stored_producer_ids = {parse_header(batch.data).producer_id for batch in self._batches}
-            self._producers = {
-                producer_id: producer
-                for producer_id, producer in self._producers.items()
-                if producer_id in stored_producer_ids or producer.transaction_first_offset is not None
-            }
+
+    def _update_max_timestamp(self, batch: LogBatch) -> LogBatch:
+        """Return the batch with the largest timestamp of its records from the log start offset on.
+
+        Without this, a lookup by timestamp could select a batch in which all matching records are deleted. If the batch
+        cannot be decoded, its largest timestamp stays the same.
+        """
+        max_timestamp = self._record_validator.find_max_timestamp(batch.data, self.log_start_offset)
+        return batch if max_timestamp is None else replace(batch, max_timestamp=max_timestamp)
 
     def forget_producers(self) -> None:
         """Forget producers without an open transaction, as brokers do after producer.id.expiration.ms."""

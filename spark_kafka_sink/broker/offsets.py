@@ -63,6 +63,14 @@ class OffsetStore:
         if commit:  # self.commit() counts these offsets again
             self.commit(group, pending)
 
+    def delete_topic(self, topic: str) -> None:
+        """Delete the committed and pending offsets of a topic, in all groups."""
+        for offsets in (*self.committed.values(), *self._pending.values()):
+            deleted_partitions = [topic_partition for topic_partition in offsets if topic_partition[0] == topic]
+            for topic_partition in deleted_partitions:
+                del offsets[topic_partition]
+            self._offset_count -= len(deleted_partitions)
+
     def _store(
         self, stored_offsets: dict[TopicPartition, CommittedOffset], offsets: Mapping[TopicPartition, CommittedOffset]
     ) -> None:

@@ -7,10 +7,9 @@ A producer can safely resend a batch whose result it does not know, because the 
     any other sequence number             OUT_OF_ORDER_SEQUENCE_NUMBER
     an epoch before the current one       INVALID_PRODUCER_EPOCH
     a later epoch                         append if the sequence number is 0
-    an unknown producer                   append with any sequence number, because the producer's state may have expired
-                                          with its records. It must be 0 in transaction version 2, where each
-                                          transaction has a new epoch, and from Kafka 4.5 in a partition that has
-                                          never held a record
+    an unknown producer                   append with any sequence number, because the producer's state may have
+                                          expired. It must be 0 in transaction version 2, where each transaction has a
+                                          new epoch, and from Kafka 4.5 in a partition that has never held a record
 
 Sequence numbers count records and wrap around (records/sequences.py).
 """

@@ -1,4 +1,4 @@
-"""Kafka's rule for topic names."""
+"""Kafka's rules for topic names."""
 
 from __future__ import annotations
 
@@ -19,3 +19,11 @@ _TOPIC_NAME_PATTERN = re.compile(rf"[a-zA-Z0-9._-]{{1,{MAX_TOPIC_NAME_LENGTH}}}"
 def is_topic_name(name: str) -> bool:
     """Return whether Kafka allows this topic name."""
     return name not in (".", "..") and _TOPIC_NAME_PATTERN.fullmatch(name) is not None
+
+
+def normalize_topic_name(name: str) -> str:
+    """Replace the periods by underscores. Kafka rejects a new topic whose normalized name an existing topic has.
+
+    The names of metrics are normalized in this way, so the metrics of both topics would have the same name.
+    """
+    return name.replace(".", "_")

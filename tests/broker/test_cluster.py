@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 
 from spark_kafka_sink.broker.cluster import ClusterConfig, EmbeddedCluster
+from spark_kafka_sink.broker.topics import TopicDefinition
 from spark_kafka_sink.errors import ConfigurationError
 from tests.fake_system import FakeSystem
 from tests.simulated_cluster import SimulatedCluster
@@ -29,6 +30,17 @@ def test_rejects_invalid_number_of_nodes_or_racks(config: ClusterConfig, message
 def test_nodes_beyond_racks_have_no_rack() -> None:
     cluster = EmbeddedCluster(ClusterConfig(nodes=3, racks=("a", "b")))
     assert [node.rack for node in cluster.nodes.values()] == ["a", "b", None]
+
+
+def test_rejects_topic_whose_name_differs_from_another_only_in_periods_and_underscores() -> None:
+    cluster = EmbeddedCluster(ClusterConfig(), topics={"a.b": 1})
+    with pytest.raises(ConfigurationError, match=r"Topic a_b collides with existing topic a\.b: the names differ"):
+        cluster.create_topic("a_b")
+    with pytest.raises(ConfigurationError, match=r"Topic c_d collides with existing topic c\.d"):
+        cluster.create_topics([TopicDefinition("c.d"), TopicDefinition("c_d")])
+    assert set(cluster.topics) == {"a.b"}
+    cluster.delete_topic("a.b")
+    cluster.create_topic("a_b")
 
 
 def create_simulated_cluster() -> EmbeddedCluster:

@@ -13,6 +13,7 @@ from spark_kafka_sink.broker.topics import TOPIC_SETTINGS, SettingType
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages import list_supported_api_keys
+from spark_kafka_sink.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from spark_kafka_sink.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from spark_kafka_sink.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
@@ -109,6 +110,12 @@ def test_acks_0_gets_no_response_and_error_closes_connection(client: WireClient,
     assert client.request(produce_request(b"nonsense", acks=0), 9) is None
 
 
+def test_min_insync_replicas_is_capped_at_replication_factor(client: WireClient, cluster: SimulatedCluster) -> None:
+    assert [len(partition.replicas) for partition in cluster.core.topic("t").partitions] == [1, 1]
+    cluster.control.create_topic("strict", 1, {"min.insync.replicas": "2"})
+    assert partition_response(client.request(produce_request(batch(b"a"), "strict"), 9)).error_code == 0
+
+
 def test_fetch_waits_for_records_at_most_max_wait_ms(
     client: WireClient, cluster: SimulatedCluster, system: FakeSystem
 ) -> None:
@@ -185,6 +192,35 @@ def test_creates_topic_with_settings_or_rejects_it_with_message(
         )
         stamped = partition_response(client.request(produce_request(batch(b"a"), name), 9))
         assert stamped.log_append_time_ms > 0
+
+
+def test_rejects_topic_whose_name_collides_with_another(client: WireClient, cluster: SimulatedCluster) -> None:
+    cluster.control.create_topic("a.b")
+    names = ["a_b", "c.d_e", "c_d.e", "a-b"]
+    topics = [CreatableTopic(name=name, num_partitions=1, replication_factor=1) for name in names]
+    results = client.request(CreateTopicsRequest(topics=topics), 7).topics
+    assert {result.name: (result.error_code, result.error_message) for result in results} == {
+        "a_b": (error_codes.INVALID_TOPIC_EXCEPTION, "Topic 'a_b' collides with existing topic: a.b"),
+        "c.d_e": (0, None),
+        "c_d.e": (error_codes.INVALID_TOPIC_EXCEPTION, "Topic 'c_d.e' collides with existing topic: c.d_e"),
+        "a-b": (0, None),
+    }
+    assert set(cluster.core.topics) == {"t", "a.b", "c.d_e", "a-b"}
+
+
+def test_does_not_auto_create_topic_whose_name_collides_with_another(
+    system: FakeSystem, caplog: pytest.LogCaptureFixture
+) -> None:
+    SimulatedCluster(system, topics={"a.b": 1}, auto_create_topics=True)
+    requested_topics = [MetadataRequestTopic(name=name) for name in ("a_b", "c.d", "c_d")]
+    request = MetadataRequest(topics=requested_topics, allow_auto_topic_creation=True)
+    response = WireClient(system).request(request, 9)
+    assert {topic.name: topic.error_code for topic in response.topics} == {
+        "a_b": error_codes.INVALID_TOPIC_EXCEPTION,
+        "c.d": 0,
+        "c_d": error_codes.INVALID_TOPIC_EXCEPTION,
+    }
+    assert "Did not create 2 topics: their names differ" in caplog.text
 
 
 def test_accepts_and_describes_every_topic_setting_with_source_and_type(client: WireClient) -> None:
@@ -308,21 +344,36 @@ def test_lists_and_describes_transactions(client: WireClient, cluster: Simulated
 
 def test_transactional_offsets_are_committed_with_transaction(client: WireClient, cluster: SimulatedCluster) -> None:
     identity = init_producer(client)
-    commit = TxnOffsetCommitRequest(
-        transactional_id="x",
-        group_id="g",
-        producer_id=identity[0],
-        producer_epoch=identity[1],
-        topics=[
-            TxnOffsetCommitRequestTopic(
-                name="t", partitions=[TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=7)]
-            )
-        ],
-    )
+    commit = txn_offset_commit(identity, ("t", 0))
     assert client.request(commit, 5).topics[0].partitions[0].error_code == 0
     assert fetch_committed(client) == (-1, error_codes.UNSTABLE_OFFSET_COMMIT)
     client.request(end_request(identity, commit=True), 5)
     assert fetch_committed(client) == (7, 0)
+
+
+@pytest.mark.parametrize("version", [3, 5])
+def test_rejects_transactional_offset_of_missing_partition(
+    client: WireClient, cluster: SimulatedCluster, version: int
+) -> None:
+    identity = init_producer(client)
+    if version < 5:
+        add = AddOffsetsToTxnRequest(
+            transactional_id="x", producer_id=identity[0], producer_epoch=identity[1], group_id="g"
+        )
+        assert client.request(add, 3).error_code == 0
+    commit = txn_offset_commit(identity, ("missing", 0), ("t", 2), ("t", -1), ("t", 0))
+    missing = error_codes.UNKNOWN_TOPIC_OR_PARTITION
+    response = client.request(commit, version)
+    assert [topic.partitions[0].error_code for topic in response.topics] == [missing, missing, missing, 0]
+    client.request(end_request(identity, commit=True), 4)
+    assert cluster.core.offsets.list_partitions("g") == [("t", 0)]
+
+
+def test_transactional_offsets_of_missing_partitions_do_not_begin_transaction(client: WireClient) -> None:
+    identity = init_producer(client)
+    client.request(txn_offset_commit(identity, ("missing", 0)), 5)
+    (state,) = client.request(DescribeTransactionsRequest(transactional_ids=["x"]), 0).transaction_states
+    assert state.transaction_state == "Empty"
 
 
 def test_control_docstring_lists_every_method() -> None:
@@ -346,6 +397,18 @@ def fetch(offset: int = 0, max_wait_ms: int = 0) -> FetchRequest:
 def init_producer(client: WireClient) -> tuple[int, int]:
     response = client.request(InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=1000), 5)
     return response.producer_id, response.producer_epoch
+
+
+def txn_offset_commit(identity: tuple[int, int], *topic_partitions: tuple[str, int]) -> TxnOffsetCommitRequest:
+    topics = [
+        TxnOffsetCommitRequestTopic(
+            name=name, partitions=[TxnOffsetCommitRequestPartition(partition_index=index, committed_offset=7)]
+        )
+        for name, index in topic_partitions
+    ]
+    return TxnOffsetCommitRequest(
+        transactional_id="x", group_id="g", producer_id=identity[0], producer_epoch=identity[1], topics=topics
+    )
 
 
 def end_request(identity: tuple[int, int], *, commit: bool) -> EndTxnRequest:

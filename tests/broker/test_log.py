@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import struct
 
+import pytest
+
+from spark_kafka_sink.broker import batch_validation
 from spark_kafka_sink.broker.log import LogConfig, PartitionLog
 from spark_kafka_sink.records.decoder import decode_batches
 from spark_kafka_sink.records.header import parse_header
@@ -81,10 +84,7 @@ def test_writes_end_marker_in_kafkas_format() -> None:
 
 def test_finds_offset_by_timestamp_within_a_batch() -> None:
     log = PartitionLog(LogConfig())
-    second_record = bytes([18, 0, 10, 2, 1, 6]) + b"b.b\0"  # timestamp delta 5, offset delta 1
-    body = record(b"a") + second_record[:1] + second_record[1:]
-    header = build_header(segments=[body], record_count=2, base_timestamp=100, max_timestamp=105)
-    log.append(header + body, wall_ms=1)
+    log.append(batch_with_times(100, 105), wall_ms=1)
     assert [log.find_offset_by_timestamp(time) for time in (0, 100, 101, 106)] == [
         (100, 0),
         (100, 0),
@@ -92,6 +92,45 @@ def test_finds_offset_by_timestamp_within_a_batch() -> None:
         (-1, -1),
     ]
     assert log.find_max_timestamp() == (105, 1)
+
+
+def test_lookup_by_timestamp_skips_deleted_records_of_a_batch() -> None:
+    log = PartitionLog(LogConfig())
+    log.append(batch_with_times(100, 105), wall_ms=1)
+    log.delete_records(1)
+    assert [log.find_offset_by_timestamp(time) for time in (0, 105, 106)] == [(105, 1), (105, 1), (-1, -1)]
+
+
+def test_lookup_by_timestamp_skips_batch_whose_matching_records_are_deleted() -> None:
+    log = PartitionLog(LogConfig())
+    log.append(batch_with_times(109, 100), wall_ms=1)
+    log.append(batch_with_times(104, 105), wall_ms=1)
+    log.delete_records(1)
+    assert log.find_offset_by_timestamp(101) == (104, 2)
+    assert log.find_max_timestamp() == (105, 3)
+
+
+def test_lookup_by_timestamp_in_undecodable_batch_returns_no_deleted_offset(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = PartitionLog(LogConfig(check_records=False))
+    log.append(batch_with_times(100, 105), wall_ms=1)
+    monkeypatch.setattr(batch_validation, "MAX_DECODED_BYTES", 1)
+    log.delete_records(1)
+    assert log.find_offset_by_timestamp(0) == log.find_max_timestamp() == (105, 1)
+
+
+def batch_with_times(first_timestamp: int, second_timestamp: int) -> bytes:
+    """Encode a batch of two records with timestamps at most 63 ms apart."""
+    delta = second_timestamp - first_timestamp
+    zigzag_delta = 2 * delta if delta >= 0 else -2 * delta - 1
+    second_record = bytes([18, 0, zigzag_delta, 2, 1, 6]) + b"b.b\0"  # offset delta 1
+    body = record(b"a") + second_record
+    header = build_header(
+        segments=[body],
+        record_count=2,
+        base_timestamp=first_timestamp,
+        max_timestamp=max(first_timestamp, second_timestamp),
+    )
+    return header + body
 
 
 def test_discarding_log_counts_records_and_stores_none() -> None:

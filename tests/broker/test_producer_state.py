@@ -95,14 +95,12 @@ def test_accepts_any_sequence_after_producer_state_expired() -> None:
     assert append(log, 7) == "1"
 
 
-def test_deleting_records_forgets_producers_without_records() -> None:
+def test_recognizes_duplicate_of_deleted_batch() -> None:
     log = PartitionLog(LogConfig())
     append(log, 0)
-    log.append(batch(b"other", sequence=0, producer=(8, 0)), wall_ms=1)
     log.delete_records(1)
-    assert log.log_start_offset == 1
-    assert (log.find_producer_epoch(7), log.find_producer_epoch(8)) == (-1, 0)
-    assert append(log, 9) == "2"
+    assert (log.log_start_offset, log.find_producer_epoch(7)) == (1, 0)
+    assert [append(log, sequence) for sequence in (0, 9, 1)] == ["duplicate of 0", GAP, "1"]
 
 
 def test_rejects_other_batches_during_open_transaction() -> None:

@@ -137,6 +137,16 @@ def test_deleting_topic_deletes_its_files(tmp_path: Path) -> None:
     assert [topic["name"] for topic in json.loads((tmp_path / "cluster.json").read_text())["topics"]] == ["kept"]
 
 
+def test_deleting_topic_deletes_its_group_offsets(tmp_path: Path) -> None:
+    with OpenedCluster(tmp_path, {"t": 1, "kept": 1}) as cluster:
+        for name in ("t", "kept"):
+            cluster.offsets.commit("g", {(name, 0): CommittedOffset(5)})
+        cluster.delete_topic("t")
+        assert cluster.offsets.list_partitions("g") == [("kept", 0)]
+    with OpenedCluster(tmp_path, {"t": 1}) as cluster:
+        assert cluster.offsets.list_partitions("g") == [("kept", 0)]
+
+
 def test_rejects_batch_for_topic_deleted_concurrently(tmp_path: Path) -> None:
     with OpenedCluster(tmp_path, {"t": 1}) as cluster:
         log = cluster.log("t", 0)  # a handler may have found the log before the topic was deleted

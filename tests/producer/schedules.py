@@ -6,7 +6,7 @@ ways:
 
     expired      The producer was idle for so long that its connections have ended, too (producer.id.expiration.ms).
     restarted    Its idle leader restarts without the producer state.
-    retention    All its records are deleted, and its state with them.
+    retention    All its records are deleted, and its state expires.
     silently     All brokers lose the state, and the connections stay open. A broker that then rejects the first of two
                  requests accepts the second. The producer cannot detect this, so the order is not guaranteed
                  (`keeps_order`). All other guarantees hold.
@@ -167,6 +167,7 @@ class Schedule:
         for partition in range(self._partitions):
             self.deleted[partition] += self._cluster.values(TOPIC, partition)
             self._control.delete_records(TOPIC, partition, self._cluster.log(TOPIC, partition).log_end_offset)
+            self._control.forget_producers(TOPIC, partition)
         for node in self._cluster.core.nodes:
             self._cluster.close_connections(node)
 

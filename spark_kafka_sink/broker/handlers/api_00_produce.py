@@ -120,7 +120,9 @@ def _find_acks_error_code(context: RequestContext, acks: int, topic: Topic, part
     """Return 0 if `acks` is valid and enough replicas are in sync for it, else the error code."""
     if acks not in (-1, 0, 1):
         return error_codes.INVALID_REQUIRED_ACKS
-    if acks == -1 and len(context.cluster.find_in_sync_replicas(topic, partition)) < topic.min_in_sync_replicas:
+    # As in Kafka's Partition.appendRecordsToLeader, at most the replication factor is required.
+    required_count = min(topic.min_in_sync_replicas, len(partition.replicas))
+    if acks == -1 and len(context.cluster.find_in_sync_replicas(topic, partition)) < required_count:
         return error_codes.NOT_ENOUGH_REPLICAS
     return 0
 

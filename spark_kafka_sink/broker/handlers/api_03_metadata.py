@@ -22,7 +22,7 @@ from spark_kafka_sink.protocol.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from spark_kafka_sink.protocol.topic_names import is_topic_name
+from spark_kafka_sink.protocol.topic_names import is_topic_name, normalize_topic_name
 
 MIN_VERSION_WITH_AUTO_CREATION_FLAG = 4
 MIN_VERSION_WITH_TOPIC_ID_LOOKUP = 12
@@ -91,15 +91,29 @@ def _create_missing(context: RequestContext, requested_topics: Iterable[Metadata
         for name in names
         if is_topic_name(name) and name not in cluster.topics and not context.find_injected_error_code(name)
     ]
+    names_by_normalized_name = cluster.index_normalized_names()
+    colliding_topics = {
+        name
+        for name in missing_topics
+        # setdefault also finds collisions between two missing topics: it keeps the first one.
+        if names_by_normalized_name.setdefault(normalize_topic_name(name), name) != name
+    }
+    if colliding_topics:
+        _log.warning(
+            "Did not create %d topics: their names differ from those of other topics only in '.' and '_'",
+            len(colliding_topics),
+        )
+    missing_topics = [name for name in missing_topics if name not in colliding_topics]
     partition_count = cluster.config.default_partitions
     max_topics = max(0, cluster.count_available_partitions()) // partition_count
     creatable_topics, rejected_topics = missing_topics[:max_topics], missing_topics[max_topics:]
-    error_codes_by_topic = dict.fromkeys(rejected_topics, error_codes.POLICY_VIOLATION)
-    if error_codes_by_topic:
+    if rejected_topics:
         _log.warning(
             "Did not create %d topics: the cluster would exceed its maximum number of partitions",
-            len(error_codes_by_topic),
+            len(rejected_topics),
         )
+    error_codes_by_topic = dict.fromkeys(colliding_topics, error_codes.INVALID_TOPIC_EXCEPTION)
+    error_codes_by_topic |= dict.fromkeys(rejected_topics, error_codes.POLICY_VIOLATION)
     try:
         cluster.create_topics([TopicDefinition(name, partition_count) for name in creatable_topics])
     except ApiError as error:

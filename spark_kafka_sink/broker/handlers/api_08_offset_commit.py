@@ -38,8 +38,7 @@ def _commit_offset(
 ) -> int:
     """Store the offset of one partition. Return 0, or the error code if the offset is rejected."""
     index, metadata = requested_partition.partition_index, requested_partition.committed_metadata
-    topic = cluster.topics.get(topic_name)
-    if topic is None or not 0 <= index < len(topic.partitions):
+    if not cluster.has_partition(topic_name, index):
         return error_codes.UNKNOWN_TOPIC_OR_PARTITION
     error_code = cluster.offsets.find_commit_error_code(group, (topic_name, index), metadata)
     if not error_code:

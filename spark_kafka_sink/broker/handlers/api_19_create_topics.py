@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 from spark_kafka_sink.broker.api_error import ApiError
 from spark_kafka_sink.broker.context import HandlerResult, RequestContext
@@ -17,7 +18,7 @@ from spark_kafka_sink.protocol.messages.create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
-from spark_kafka_sink.protocol.topic_names import TOPIC_NAME_RULE, is_topic_name
+from spark_kafka_sink.protocol.topic_names import TOPIC_NAME_RULE, is_topic_name, normalize_topic_name
 
 
 def handle(context: RequestContext, request: CreateTopicsRequest) -> HandlerResult:
@@ -29,6 +30,7 @@ def handle(context: RequestContext, request: CreateTopicsRequest) -> HandlerResu
     valid_results: dict[str, CreatableTopicResult] = {}
     with cluster.lock:
         remaining_partition_count = cluster.count_available_partitions()
+        names_by_normalized_name = cluster.index_normalized_names()
         for topic in request.topics:
             definition = _build_definition(context, topic)
             result = _build_result(context, topic, definition.partition_count)
@@ -37,9 +39,10 @@ def handle(context: RequestContext, request: CreateTopicsRequest) -> HandlerResu
                 result.error_message = "The request contains the topic more than once."
             else:
                 result.error_code, result.error_message = _validate_new_topic(
-                    context, topic, definition, remaining_partition_count
+                    context, topic, definition, remaining_partition_count, names_by_normalized_name
                 )
             if not result.error_code:
+                names_by_normalized_name[normalize_topic_name(topic.name)] = topic.name
                 remaining_partition_count -= definition.partition_count
                 valid_definitions[definition.name] = definition
                 valid_results[definition.name] = result
@@ -89,6 +92,7 @@ def _validate_new_topic(
     requested_topic: CreatableTopic,
     definition: TopicDefinition,
     remaining_partition_count: int,
+    names_by_normalized_name: Mapping[str, str],
 ) -> tuple[int, str | None]:
     """Return (0, None) if the topic can be created, else an error code and its message (None if it was injected)."""
     cluster, partition_count = context.cluster, definition.partition_count
@@ -102,6 +106,10 @@ def _validate_new_topic(
         )
     if requested_topic.name in cluster.topics:
         return error_codes.TOPIC_ALREADY_EXISTS, f"Topic {requested_topic.name} already exists."
+    colliding_name = names_by_normalized_name.get(normalize_topic_name(requested_topic.name))
+    if colliding_name is not None:
+        message = f"Topic '{requested_topic.name}' collides with existing topic: {colliding_name}"
+        return error_codes.INVALID_TOPIC_EXCEPTION, message
     if partition_count < 1:
         return error_codes.INVALID_PARTITIONS, "A topic must have at least one partition."
     if partition_count > remaining_partition_count:

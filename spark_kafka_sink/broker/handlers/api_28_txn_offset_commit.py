@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from spark_kafka_sink.broker.context import HandlerResult, RequestContext
-from spark_kafka_sink.broker.offsets import CommittedOffset
+from spark_kafka_sink.broker.offsets import CommittedOffset, TopicPartition
 from spark_kafka_sink.broker.transaction_coordinator import ProducerIdentity
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.messages.txn_offset_commit import (
@@ -17,28 +19,32 @@ MIN_VERSION_WITH_TRANSACTIONS_V2 = 5
 
 
 def handle(context: RequestContext, request: TxnOffsetCommitRequest) -> HandlerResult:
-    """Store the group's offsets until the transaction ends. One error rejects all offsets of the request."""
+    """Store the group's offsets until the transaction ends.
+
+    An offset for a missing partition gets its own error code. Any other error rejects all offsets of the request.
+    """
     cluster = context.cluster
     with cluster.lock:
-        error_code = (
-            context.find_coordinator_error_code(request.group_id)
-            or _ensure_group_in_transaction(context, request)
-            or _find_commit_error_code(context, request)
-        )
-        if not error_code:
-            offsets = {
-                (topic.name, partition.partition_index): CommittedOffset(
-                    partition.committed_offset, partition.committed_leader_epoch, partition.committed_metadata
-                )
-                for topic in request.topics
-                for partition in topic.partitions
-            }
-            cluster.offsets.commit_in_transaction(request.producer_id, request.group_id, offsets)
+        offsets = {
+            (topic.name, partition.partition_index): CommittedOffset(
+                partition.committed_offset, partition.committed_leader_epoch, partition.committed_metadata
+            )
+            for topic in request.topics
+            for partition in topic.partitions
+            if cluster.has_partition(topic.name, partition.partition_index)
+        }
+        # As in KafkaApis.handleTxnOffsetCommitRequest, a request without existing partitions does not add the group.
+        error_code = _store_offsets(context, request, offsets) if offsets else 0
     topics = [
         TxnOffsetCommitResponseTopic(
             name=topic.name,
             partitions=[
-                TxnOffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=error_code)
+                TxnOffsetCommitResponsePartition(
+                    partition_index=partition.partition_index,
+                    error_code=error_code
+                    if (topic.name, partition.partition_index) in offsets
+                    else error_codes.UNKNOWN_TOPIC_OR_PARTITION,
+                )
                 for partition in topic.partitions
             ],
         )
@@ -47,15 +53,28 @@ def handle(context: RequestContext, request: TxnOffsetCommitRequest) -> HandlerR
     return TxnOffsetCommitResponse(topics=topics)
 
 
-def _find_commit_error_code(context: RequestContext, request: TxnOffsetCommitRequest) -> int:
+def _store_offsets(
+    context: RequestContext, request: TxnOffsetCommitRequest, offsets: Mapping[TopicPartition, CommittedOffset]
+) -> int:
+    """Add the offsets to the transaction. Return 0, or the error code if they are rejected."""
+    error_code = (
+        context.find_coordinator_error_code(request.group_id)
+        or _ensure_group_in_transaction(context, request)
+        or _find_commit_error_code(context, request.group_id, offsets)
+    )
+    if not error_code:
+        context.cluster.offsets.commit_in_transaction(request.producer_id, request.group_id, offsets)
+    return error_code
+
+
+def _find_commit_error_code(
+    context: RequestContext, group: str, offsets: Mapping[TopicPartition, CommittedOffset]
+) -> int:
     """Return the first error code of any offset, or 0. A single error rejects all offsets of the request."""
-    offsets = context.cluster.offsets
+    store = context.cluster.offsets
     found_error_codes = (
-        offsets.find_commit_error_code(
-            request.group_id, (topic.name, partition.partition_index), partition.committed_metadata
-        )
-        for topic in request.topics
-        for partition in topic.partitions
+        store.find_commit_error_code(group, topic_partition, offset.metadata)
+        for topic_partition, offset in offsets.items()
     )
     return next((error_code for error_code in found_error_codes if error_code), 0)
 

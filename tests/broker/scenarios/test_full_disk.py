@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from spark_kafka_sink.broker.api_error import ApiError
+from spark_kafka_sink.broker.offsets import CommittedOffset
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
@@ -124,6 +126,17 @@ def test_topic_creation_can_be_repeated_after_full_disk(tmp_path: Path) -> None:
     assert [topic.error_code for topic in broker.request(create_request, 5).topics] == [0, 0]
     assert [topic.error_code for topic in broker.request(metadata_request, 9).topics] == [0]
     assert sorted(InProcessBroker(tmp_path).cluster.topics) == ["t", "u", "v", "w"]
+
+
+def test_topic_that_cannot_be_deleted_keeps_its_group_offsets(tmp_path: Path) -> None:
+    cluster = InProcessBroker(tmp_path).cluster
+    with cluster.lock:
+        cluster.offsets.commit("g", {("t", 0): CommittedOffset(5)})
+        with limit_file_size(10), pytest.raises(ApiError, match="Could not store"):
+            cluster.delete_topic("t")
+        cluster.save()
+        assert cluster.offsets.list_partitions("g") == [("t", 0)]
+    assert InProcessBroker(tmp_path).cluster.offsets.list_partitions("g") == [("t", 0)]
 
 
 def test_assigns_no_producer_id_that_cannot_be_saved(tmp_path: Path) -> None:
