@@ -25,9 +25,9 @@ COMPARISON_HINT = (
     "Compare only when none of the topics has an open transaction (state Ongoing in kafka-transactions.sh list): a "
     "read_committed reader finds no records behind it."
 )
-"""What to observe before comparing rows with the records in Kafka."""
+"""The condition under which a comparison of rows with the records in Kafka is reliable."""
 NEWER_DRIVER_REMEDY = "If no newer driver is running, start this query again."
-"""What to do about a driver that a newer one or `pykafka transactions` has fenced."""
+"""The remedy for a stream whose driver was fenced by a newer one or by `pykafka transactions`."""
 
 
 def build_transactions_not_open_error(entry: Entry, problems: Sequence[str]) -> ExactlyOnceError:

@@ -36,7 +36,7 @@ _PEM_REMEDIES = {
         "set {ssl.keystore.key} and {ssl.keystore.certificate.chain} to the private key and its certificates in PEM"
     ),
 }
-"""What to do with PEM text in an option that must name a file, by option."""
+"""For each option that must name a file, the remedy if it contains PEM text instead."""
 
 _IANA_SUITE_PATTERN = re.compile(
     r"TLS_(?:(?P<exchange>ECDHE|DHE)_)?(?P<signature>RSA|ECDSA)_WITH_"

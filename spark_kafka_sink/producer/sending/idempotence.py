@@ -68,9 +68,10 @@ if TYPE_CHECKING:  # only loaded for producers with a transactional.id
 _PHASES_FOR_NEW_BATCHES = (PROBING, PIPELINED)
 """The phases of a partition in which new batches may get sequences."""
 MAX_IDLE_MS = 60_000
-"""How long after the last acknowledgement the broker is assumed to know the producer still.
+"""Maximum time since the last acknowledgement after which several requests may be sent at once.
 
-Brokers forget a producer that has written nothing to the partition for `producer.id.expiration.ms`, a day by default.
+After a longer pause, the broker may have forgotten the producer. By default, brokers forget a producer that has written
+nothing to the partition for a day (`producer.id.expiration.ms`).
 """
 
 

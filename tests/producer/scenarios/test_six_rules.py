@@ -61,6 +61,16 @@ def succeed(made: Idempotence, batch: ProducerBatch, node: int = 0) -> None:
     made.handle_stored_batch(batch, made.get_connection_identity(node), made._get_topic_id("t"), 0)
 
 
+def pipelined_gate() -> tuple[Idempotence, dict[int, NodeApiVersions]]:
+    """Create a gate whose partition is PIPELINED at time 0 and has one request in flight to node 0."""
+    made, connections = gate()
+    first = create_batch()
+    assert made.admit(first, 0, 0)
+    succeed(made, first)
+    assert made.admit(create_batch(), 0, 0)
+    return made, connections
+
+
 def one_batch_each(producer: KafkaProducer, *values: bytes) -> list[object]:
     """Send the records one by one, each in a separate request."""
     futures = []
@@ -193,31 +203,19 @@ def test_rule_1_holds(something: Callable[[Idempotence, dict[int, NodeApiVersion
 
 
 def test_rule_1_sends_nothing_to_recreated_topic_while_requests_are_in_flight() -> None:
-    made, _ = gate()
-    first = create_batch()
-    assert made.admit(first, 0, 0)
-    succeed(made, first)
-    assert made.admit(create_batch(), 0, 0)
+    made, _ = pipelined_gate()
     made._get_topic_id = {"t": UUID(int=2)}.get
     assert not made.admit(create_batch(), 0, 0)
 
 
 def test_rule_1_pipelines_during_a_pause_between_acknowledgements() -> None:
     """A slow broker must not make the producer send one request at a time."""
-    made, _ = gate()
-    first = create_batch()
-    assert made.admit(first, 0, 0)
-    succeed(made, first)
-    assert made.admit(create_batch(), 0, 0)
+    made, _ = pipelined_gate()
     assert made.admit(create_batch(), 0, idempotence.MAX_IDLE_MS)
 
 
 def test_rule_1_sends_nothing_after_reconnect_while_requests_are_in_flight() -> None:
-    made, connections = gate()
-    first = create_batch()
-    assert made.admit(first, 0, 0)
-    succeed(made, first)
-    assert made.admit(create_batch(), 0, 0)
+    made, connections = pipelined_gate()
     connections[0] = NodeApiVersions("b", {})
     assert not made.admit(create_batch(), 0, 0)
 
@@ -226,11 +224,7 @@ def test_rule_1_sends_nothing_after_reconnect_while_requests_are_in_flight() -> 
 
 
 def leaders_with_open_requests() -> set[int]:
-    made, _ = gate()
-    first = create_batch()
-    assert made.admit(first, 0, 0)
-    succeed(made, first)
-    assert made.admit(create_batch(), 0, 0)
+    made, _ = pipelined_gate()
     made.partition_state(TP).confirmed_connection = made.get_connection_identity(1)
     made.admit(create_batch(), 1, 0)
     return set(made.partition_state(TP).in_flight_batches.values())
