@@ -145,6 +145,7 @@ def _ask_for_confirmation() -> bool:
 def _run_action(action: str, options: dict[str, str], prefix: str, topic: str) -> int:
     """Run an action that changes transactions, print its result and return the exit status."""
     from spark_kafka_sink.exactly_once import operations
+    from spark_kafka_sink.exactly_once.job_names import is_generated_job_prefix
 
     if action == ABORT:
         abort_result = operations.abort(options, prefix, topic)
@@ -152,22 +153,24 @@ def _run_action(action: str, options: dict[str, str], prefix: str, topic: str) -
             print("Aborted: nothing, because no transactions are open.")
         status = _print_abort_result(abort_result)
         if abort_result.done_batch is not None:
-            print(_describe_done_batch(abort_result.done_batch, has_aborted=bool(abort_result.aborted_ids)))
+            may_have_aborted_other_job = bool(abort_result.aborted_ids) and not is_generated_job_prefix(prefix)
+            print(_describe_done_batch(abort_result.done_batch, may_have_aborted_other_job=may_have_aborted_other_job))
         return status
     complete_transactions = operations.finish if action == FINISH else operations.give_up
     return _print_finish_result(complete_transactions(options, prefix, topic), prefix, action)
 
 
-def _describe_done_batch(batch: Batch, *, has_aborted: bool) -> str:
+def _describe_done_batch(batch: Batch, *, may_have_aborted_other_job: bool) -> str:
     """Say that an abort did not affect the last batch that is done, and whether to run any job again.
 
-    `has_aborted`: whether transactions were aborted. They belong to a later batch.
+    `may_have_aborted_other_job`: whether the aborted transactions may belong to another job. Otherwise, they belong to
+    superseded task attempts of this one.
     """
     text = f"Done before: {batch}, which is committed or was given up."
     if batch.is_idempotent:
         return text
-    later_job = " The aborted transactions belong to a later job, which you may run again." if has_aborted else ""
-    return f"{text} Do not run {batch} again, because it has no idempotencyKey.{later_job}"
+    other_job = " Any other job whose transactions were aborted may be run again." if may_have_aborted_other_job else ""
+    return f"{text} Do not run {batch} again, because it has no idempotencyKey.{other_job}"
 
 
 def _print_finish_result(finish_result: FinishResult | None, prefix: str, action: str) -> int:

@@ -166,7 +166,7 @@ def test_abort_does_not_advise_against_running_the_aborted_job_again(capsys: Out
     assert capsys.readouterr().out.endswith(
         "Aborted: p-2-0-0, p-2-1-0.\n"
         "Done before: job number 1, which is committed or was given up. Do not run job number 1 again, because it has "
-        "no idempotencyKey. The aborted transactions belong to a later job, which you may run again.\n"
+        "no idempotencyKey. Any other job whose transactions were aborted may be run again.\n"
     )
 
 
@@ -251,6 +251,21 @@ def test_abort_deletes_unnamed_job_that_has_no_open_transaction(
     assert transactions(broker) == 0
     assert "no decisions in this log" in capsys.readouterr().out
     assert read_values(broker) == rows(0)
+
+
+def test_abort_of_superseded_attempt_of_unnamed_job_does_not_allow_to_run_a_job_again(
+    capsys: Output, broker: EmbeddedBroker
+) -> None:
+    job = Query(broker, prefix=generate_job_prefix(), checkpoint="", has_user_prefix=False)
+    start = job.begin()
+    written = job.write_tasks(start, 0)
+    job.write(start, 1, "of an attempt that lost", attempt=1)
+    with rejected_aborts(), Driver(replace(job.delivery, is_single_use=True)) as driver:
+        driver.commit(start, Batch(), written, BOTH_TASKS)
+    assert transactions(broker, "abort", "--prefix", job.prefix, "--yes") == 0
+    out = capsys.readouterr().out
+    assert f"Aborted: {start.build_task_id(1, 1)}.\nDone before: job number 1" in out
+    assert out.endswith("Do not run job number 1 again, because it has no idempotencyKey.\n")
 
 
 def test_abort_reports_transaction_whose_abort_was_rejected_as_open(capsys: Output, query: Query) -> None:
