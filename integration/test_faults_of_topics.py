@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import pyarrow as pa
@@ -140,6 +141,24 @@ def test_16_writes_each_record_once_after_broker_removed_producer_state(strict_k
         result.raise_for_failures()
     numbers = [int((record.value or b"").split()[0]) for record in read_topic(strict_kafka.bootstrap(), topic)]
     assert numbers == list(range(500, RECORDS))
+
+
+def test_16_broker_forgets_producer_of_old_records_before_earlier_producer_of_newer_records(
+    strict_kafka: KafkaCluster,
+) -> None:
+    """Brokers compare timestamps of records with producer.id.expiration.ms, not the times at which they were written.
+
+    This is why rule 1 starts over after records with old timestamps.
+    """
+    address = strict_kafka.bootstrap()
+    topic = create_topic(address, partitions=2)
+    now_ms = time.time_ns() // 1_000_000
+    with KafkaProducer(_config(strict_kafka)) as producer:
+        for partition, timestamp_ms in ((0, now_ms + HOUR_MS), (1, now_ms - HOUR_MS)):
+            record = ProducerRecord(topic, b"", partition=partition, timestamp_ms=timestamp_ms)
+            producer.send(record).result(RESULT_SECONDS)
+    wait_until(lambda: count_active_producers(address, topic, 1) == 0)
+    assert count_active_producers(address, topic, 0) == 1
 
 
 def test_18_revoked_permission_fails_only_its_topic(kafka: KafkaCluster) -> None:

@@ -338,7 +338,7 @@ UNKNOWN_PRODUCER_ID = _define_error(
     59,
     "UNKNOWN_PRODUCER_ID",
     OTHER,
-    "The broker no longer has this producer's state, because of the topic's retention or producer.id.expiration.ms.",
+    "The broker has forgotten this producer: its records were deleted, or are older than producer.id.expiration.ms.",
 )
 REASSIGNMENT_IN_PROGRESS = _define_error(60, "REASSIGNMENT_IN_PROGRESS")
 DELEGATION_TOKEN_AUTH_DISABLED = _define_error(

@@ -1,7 +1,7 @@
 """Broker faults of the schedule explorer, drawn from the run's seed.
 
 A schedule is drawn before the records are sent, as fault rules of the brokers and as events of the virtual clock.
-`between_sends` draws the other faults, which happen only while no batch is in flight. Brokers forget a producer in four
+`between_sends` draws the other faults, which happen only while no batch is in flight. Brokers forget a producer in five
 ways:
 
     expired      The producer was idle for so long that its connections have ended, too (producer.id.expiration.ms).
@@ -10,6 +10,9 @@ ways:
     silently     All brokers lose the state, and the connections stay open. A broker that then rejects the first of two
                  requests accepts the second. The producer cannot detect this, so the order is not guaranteed
                  (`keeps_order`). All other guarantees hold.
+    old records  The timestamps of its records are older than producer.id.expiration.ms, so brokers forget it again and
+                 again, also while requests are in flight. They store a record twice if the response is lost
+                 (`stores_once`). The order is kept.
 
 Old brokers reject an unknown producer with UNKNOWN_PRODUCER_ID. Current brokers accept any sequence from it.
 """
@@ -25,6 +28,7 @@ from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey, Message
 from spark_kafka_sink.protocol.messages.produce import ProduceRequest
 from spark_kafka_sink.records.header import parse_header
+from tests.fake_system import WALL_MS
 from tests.simulated_cluster import SimulatedCluster
 
 TOPIC = "t"
@@ -43,6 +47,7 @@ REFUSALS = (
 )
 FOR_A_WHILE = (codes.NOT_ENOUGH_REPLICAS, codes.NOT_LEADER_OR_FOLLOWER)
 FOR_GOOD = (codes.INVALID_RECORD, codes.TOPIC_AUTHORIZATION_FAILED)
+DAY_MS = 24 * 60 * 60 * 1000
 DOUBTS = (codes.REQUEST_TIMED_OUT, codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
 
 
@@ -52,6 +57,9 @@ class Schedule:
     ) -> None:
         """`fill_the_pipeline` sends more batches to partition 0 than may be in flight at once."""
         self.keeps_order = True
+        self.stores_once = True
+        self.timestamp_ms = WALL_MS
+        """The timestamp of all records."""
         self.deleted: dict[int, list[bytes | None]] = {partition: [] for partition in range(partitions)}
         """Values of each partition that were stored, and later deleted by retention."""
         self._random = random
@@ -118,7 +126,10 @@ class Schedule:
             self._refuse_unknown_producers()
         if self._random.random() < 0.25:
             self._ways_to_forget = (self._forget,)
-            self.keeps_order = self._old_brokers
+            if self._random.random() < 0.5:
+                self._forget_again_and_again()
+            else:
+                self.keeps_order = self._old_brokers
         else:
             self._ways_to_forget = (self._expire, self._restart, self._retain_nothing)
 
@@ -142,6 +153,12 @@ class Schedule:
                     known = self._cluster.log(TOPIC, partition).find_producer_epoch(header.producer_id) >= 0
                     return header.base_sequence > 0 and not known
         return False
+
+    def _forget_again_and_again(self) -> None:
+        self.timestamp_ms = WALL_MS - 2 * DAY_MS
+        self.stores_once = False
+        for _ in range(self._random.randint(5, 50)):
+            self._cluster.system.after(self._random.uniform(0, 3000), self._forget)
 
     def _forget(self) -> None:
         for partition in range(self._partitions):

@@ -65,7 +65,7 @@ class AdmitBatch(Protocol):
     accumulator.
     """
 
-    def __call__(self, batch: ProducerBatch, leader_id: int, now_ms: float, /) -> bool: ...
+    def __call__(self, batch: ProducerBatch, leader_id: int, /) -> bool: ...
 
 
 class PartitionQueue:
@@ -352,7 +352,7 @@ class PartitionQueues:
             if may_not_be_due and self._compute_head_due_ms(queue) > now_ms:
                 self.schedule(queue, now_ms)
                 continue
-            if not admit(batch, node_id, now_ms):
+            if not admit(batch, node_id):
                 self._muted_queues.add(queue)
                 continue
             batch.mark_drained(queue.leader_epoch)

@@ -199,7 +199,7 @@ class Deliveries:
         batch.mark_request_ended()
         success = SUCCESS_OUTCOMES.get(response.code)
         if success is not None:
-            self._idempotence.handle_stored_batch(batch, connection, topic_id, now_ms)
+            self._idempotence.handle_stored_batch(batch, connection, topic_id)
             return success
         # A response has the batch's offset only if the broker has appended the batch. If an error occurs while the
         # broker waits for its followers, for example because it is no longer the leader, they may have the batch, too.

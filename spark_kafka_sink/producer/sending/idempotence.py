@@ -15,7 +15,7 @@ sequence 0 if its log has never held a record (KAFKA-15591).
     fewer than max.in.flight of the partition's requests are      rule 2: the broker remembers five batches
       in flight
     none of the partition's requests is in flight, unless the     rule 1: a broker that knows nothing would accept the
-      partition is PIPELINED                                        second batch although it has rejected the first
+      partition is PIPELINED and the last records are not old       second batch although it has rejected the first
     if it was sent before, it is the oldest pending batch         the broker would reject any other batch
     if it is new, its partition is PROBING or PIPELINED, and no   no gap, no batch in doubt, no previous epoch in flight
       pending batch waits for a retry
@@ -67,29 +67,37 @@ if TYPE_CHECKING:  # only loaded for producers with a transactional.id
 
 _PHASES_FOR_NEW_BATCHES = (PROBING, PIPELINED)
 """The phases of a partition in which new batches may get sequences."""
-MAX_IDLE_MS = 60_000
-"""Maximum time since the last acknowledgement after which several requests may be sent at once.
+MAX_AGE_MS = 600_000
+"""Age that the last records of a partition must not reach if several requests may be sent at once.
 
-After a longer pause, the broker may have forgotten the producer. By default, brokers forget a producer that has written
-nothing to the partition for a day (`producer.id.expiration.ms`).
+A broker forgets a producer if the newest timestamp of its last batch in the partition is older than
+`producer.id.expiration.ms`, which is a day by default. Brokers check this every ten minutes by default. So a producer
+is forgotten after a long pause, or right after it has written records with old timestamps.
 """
 
 
-# --- rules 1 to 3; can_pipeline and can_send_to are only called while the partition has requests in flight
+# --- rules 1 to 3
 
 
-def can_pipeline(partition_state: PartitionState, connection: ConnectionIdentity | None, topic_id: UUID | None) -> bool:
-    """Return whether one more request may be sent while other requests of the same partition are in flight.
+def can_pipeline(
+    partition_state: PartitionState, connection: ConnectionIdentity | None, topic_id: UUID | None, unix_time_ms: float
+) -> bool:
+    """Return whether several requests of the partition may be in flight at once.
 
-    Rule 1: a request on the same connection and under the same topic id must have succeeded under the current epoch.
-    Otherwise, the broker might know nothing about the producer, and could reject the first batch but accept the second
-    one.
+    Rule 1: a request on the same connection and under the same topic id must have succeeded under the current epoch,
+    and the last records must not be old. Otherwise, the broker might know nothing about the producer, and could reject
+    the first batch but accept the second one.
     """
-    return partition_state.phase is PIPELINED and partition_state.is_confirmed(connection, topic_id)
+    return (
+        partition_state.phase is PIPELINED
+        and partition_state.confirmed_connection is connection
+        and partition_state.confirmed_topic_id == topic_id
+        and unix_time_ms - partition_state.last_sent_timestamp_ms < MAX_AGE_MS
+    )
 
 
 def can_send_to(partition_state: PartitionState, leader_id: int, max_in_flight: int) -> bool:
-    """Return whether one more request of the partition may be sent to this leader.
+    """Return whether one more request of the partition may be sent to this leader. Some must be in flight.
 
     Rule 2: a partition has at most `max_in_flight` requests in flight, and all of them are to the same broker.
     """
@@ -143,6 +151,7 @@ class Idempotence:
         max_in_flight: int,
         get_connection_identity: Callable[[int], ConnectionIdentity | None],
         get_topic_id: Callable[[str], UUID | None],
+        get_unix_time_ms: Callable[[], int],
         transactions: TransactionManager | None = None,
     ) -> None:
         """Create the state of a producer that has no producer id yet.
@@ -152,6 +161,7 @@ class Idempotence:
         `get_connection_identity`: returns an object that identifies the current connection to a node; None if the node
         is not connected.
         `get_topic_id`: returns the topic's id in the metadata; None if it is unknown.
+        `get_unix_time_ms`: returns the wall clock's time.
         `transactions`: the transaction manager; None if the producer has no transactional.id.
         """
         self.enabled = enabled
@@ -160,6 +170,7 @@ class Idempotence:
         """The current producer identity; NO_PRODUCER_ID if the producer has none."""
         self.get_connection_identity = get_connection_identity
         self._get_topic_id = get_topic_id
+        self._get_unix_time_ms = get_unix_time_ms
         self._max_in_flight = max_in_flight
         self._partitions = _PartitionStates(is_transactional=transactions is not None)
         self._abandoned_batches: list[ProducerBatch] = []
@@ -189,7 +200,7 @@ class Idempotence:
 
     # --- admission
 
-    def admit(self, batch: ProducerBatch, leader_id: int, now_ms: float) -> bool:
+    def admit(self, batch: ProducerBatch, leader_id: int) -> bool:
         """Return whether a batch, the oldest in its partition's queue, may be sent now. If so, count it as in flight.
 
         A new batch then also gets its sequence.
@@ -203,41 +214,37 @@ class Idempotence:
             return False
         # Check the sequence last, because this gives a new batch its sequence. From then on, the broker needs this
         # batch before any other, so no further check may hold it back.
-        if self.enabled and not self._admit_sequence(
-            partition_state, batch, self.get_connection_identity(leader_id), now_ms
-        ):
+        if self.enabled and not self._admit_sequence(partition_state, batch, leader_id):
             return False
         partition_state.in_flight_batches[batch] = leader_id
         partition_state.in_flight_node_id = leader_id
         return True
 
-    def _admit_sequence(
-        self,
-        partition_state: PartitionState,
-        batch: ProducerBatch,
-        connection: ConnectionIdentity | None,
-        now_ms: float,
-    ) -> bool:
+    def _admit_sequence(self, partition_state: PartitionState, batch: ProducerBatch, leader_id: int) -> bool:
         """Return whether the broker would accept a batch's sequence if the batch were sent now.
 
         A batch without a sequence gets the next one if it may be sent.
         """
+        connection = self.get_connection_identity(leader_id)
         topic_id = self._get_topic_id(batch.topic_partition.topic)
-        if partition_state.in_flight_batches:
-            if not can_pipeline(partition_state, connection, topic_id):
+        unix_time_ms = self._get_unix_time_ms()
+        if not can_pipeline(partition_state, connection, topic_id, unix_time_ms):
+            if partition_state.in_flight_batches:
                 return False
-        # Rule 1 starts over with each connection, each recreation of the topic and after a pause, because the broker
-        # may know nothing about the producer.
-        elif partition_state.phase is PIPELINED and not (
-            partition_state.is_confirmed(connection, topic_id) and now_ms - partition_state.last_stored_ms < MAX_IDLE_MS
-        ):
-            partition_state.transition_to(PROBING)
+            if partition_state.phase is PIPELINED:
+                partition_state.transition_to(PROBING)
         if batch.base_sequence < 0:  # has_sequence, without a call
-            return self._try_assign_sequence(partition_state, batch)
+            if not self._try_assign_sequence(partition_state, batch):
+                return False
         # The broker would reject any batch behind the oldest pending batch or behind a gap.
-        return partition_state.is_head(batch) and (
+        elif not partition_state.is_head(batch) or not (
             partition_state.gap_start is None or is_after(partition_state.gap_start, batch.base_sequence)
-        )
+        ):
+            return False
+        # Brokers do not forget a producer while it has an open transaction, whatever the timestamps of its records.
+        timestamp_ms = unix_time_ms if self._transactions else batch.max_timestamp
+        partition_state.last_sent_timestamp_ms = min(timestamp_ms, unix_time_ms)
+        return True
 
     def _try_assign_sequence(self, partition_state: PartitionState, batch: ProducerBatch) -> bool:
         """Assign the next sequence to a new batch. Return False if no sequence can be assigned now."""
@@ -280,7 +287,7 @@ class Idempotence:
             partition_state.in_doubt_batches |= {batch}
 
     def handle_stored_batch(
-        self, batch: ProducerBatch, connection: ConnectionIdentity | None, topic_id: UUID | None, now_ms: float
+        self, batch: ProducerBatch, connection: ConnectionIdentity | None, topic_id: UUID | None
     ) -> None:
         """Record that a broker has stored a batch. The batch may already have failed, because it expired in flight.
 
@@ -293,7 +300,6 @@ class Idempotence:
         if not self.enabled:
             return
         partition_state.update_last_acked_sequence(batch.last_sequence)
-        partition_state.last_stored_ms = now_ms
         if partition_state.phase is PIPELINED:
             return
         if partition_state.phase is not PROBING:

@@ -7,8 +7,7 @@ The states are the members of `Phase`:
     PROBING          one at a time: the oldest pending     it is stored and no batch is pending -> PIPELINED
                      batch or, if none, a new one
     PIPELINED        new ones, up to max.in.flight         a batch fails or is retried, the connection or the topic's id
-                                                           changes, or nothing was stored for a minute -> PROBING or
-                                                           DRAINING
+                                                           changes, or the last records are old -> PROBING or DRAINING
     DRAINING         none                                  no request is in flight -> PROBING or REPAIRING
     REPAIRING        one at a time: the oldest pending     all batches before the gap are acknowledged or failed
                      batch, if it is before the gap        -> PROBING, under the next epoch if records are missing
@@ -16,8 +15,8 @@ The states are the members of `Phase`:
                                                            ended -> PROBING
 
 A partition is PROBING at first, after it has recovered from a failure, after each change of the connection, the leader,
-the topic's id or the epoch, and after a pause. It then has only one request in flight at a time, until a request has
-succeeded.
+the topic's id or the epoch, and after a pause or records with old timestamps. It then has only one request in flight at
+a time, until a request has succeeded.
 
 Records can be missing from the log for two reasons:
 
@@ -89,7 +88,7 @@ class PartitionState:
         "in_flight_node_id",
         "is_transactional",
         "last_acked_sequence",
-        "last_stored_ms",
+        "last_sent_timestamp_ms",
         "next_sequence",
         "pending_batches",
         "phase",
@@ -109,8 +108,11 @@ class PartitionState:
         """The connection on which a request has succeeded. Set by `confirm_pipelining`; valid only while PIPELINED."""
         self.confirmed_topic_id: UUID | None
         """The topic's id in the metadata when that request was sent; None if it was unknown."""
-        self.last_stored_ms: float
-        """The time at which a batch was last acknowledged. Valid only while PIPELINED."""
+        self.last_sent_timestamp_ms: float
+        """The newest timestamp of the batch that was sent last, but at most the time at which it was sent (Unix time).
+
+        The broker regards the producer as idle since then. Set by `Idempotence.admit`.
+        """
         self.pending_batches: list[ProducerBatch] = []
         """The batches that have a sequence and are neither acknowledged nor failed, in sequence order."""
         self.in_doubt_batches = _NO_BATCHES
@@ -154,10 +156,6 @@ class PartitionState:
         self.transition_to(PIPELINED)
         self.confirmed_connection = connection
         self.confirmed_topic_id = topic_id
-
-    def is_confirmed(self, connection: ConnectionIdentity | None, topic_id: UUID | None) -> bool:
-        """Return whether a request has succeeded on this connection and under this topic id. Call only if PIPELINED."""
-        return self.confirmed_connection is connection and self.confirmed_topic_id == topic_id
 
     def start_sequences(self, id_and_epoch: ProducerIdAndEpoch) -> None:
         """Start the sequences at 0, and give new sequences to the pending batches. The phase becomes PROBING.

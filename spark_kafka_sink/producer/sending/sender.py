@@ -77,6 +77,7 @@ class Sender:
             max_in_flight=config.max_in_flight_requests_per_connection,
             get_connection_identity=client.find_api_versions,  # each new connection has its own versions object
             get_topic_id=lambda topic: metadata.snapshot.topic_id(topic),
+            get_unix_time_ms=system.wall_ms,
             transactions=transactions,
         )
         self._transactions = transactions

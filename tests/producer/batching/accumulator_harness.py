@@ -49,7 +49,7 @@ class Gate:
         self.admit_call_count = 0
         self.next_sequence: dict[TopicPartition, int] = {}
 
-    def admit(self, batch: ProducerBatch, leader_id: int, now_ms: float) -> bool:
+    def admit(self, batch: ProducerBatch, leader_id: int) -> bool:
         self.admit_call_count += 1
         if batch.topic_partition.partition in self.rejected_partitions:
             return False

@@ -45,7 +45,9 @@ def test_seed_reproduces_the_same_run(seed: int) -> None:
     assert record_requests(seed) == record_requests(seed)
 
 
-def no_rule_1(state: PartitionState, connection: NodeApiVersions | None, topic_id: UUID | None) -> bool:
+def no_rule_1(
+    state: PartitionState, connection: NodeApiVersions | None, topic_id: UUID | None, unix_time_ms: float
+) -> bool:
     return True
 
 
@@ -85,6 +87,13 @@ def test_explorer_detects_removed_rule(
         detecting_seed = next((seed for seed in seeds if harm in find_fault(seed)), None)
     assert detecting_seed is not None
     explore(detecting_seed)
+
+
+def test_explorer_detects_pipelining_of_records_with_old_timestamps(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(idempotence, "MAX_AGE_MS", 10**15)
+        assert "out of order" in find_fault(352)
+    explore(352)
 
 
 def find_fault(seed: int) -> str:

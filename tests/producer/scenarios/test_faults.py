@@ -15,7 +15,7 @@ from spark_kafka_sink.producer.results import RecordMetadata
 from spark_kafka_sink.producer.sending import idempotence
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
-from tests.fake_system import FakeSystem
+from tests.fake_system import WALL_MS, FakeSystem
 from tests.producer.virtual_time import (
     create_simulated_producer,
     get_loop,
@@ -38,8 +38,8 @@ def simulated(
     return cluster, create_simulated_producer(cluster, **given)
 
 
-def send(producer: KafkaProducer, value: bytes) -> Future[RecordMetadata]:
-    return producer.send(ProducerRecord("t", value, partition=0))
+def send(producer: KafkaProducer, value: bytes, *, timestamp_ms: int | None = None) -> Future[RecordMetadata]:
+    return producer.send(ProducerRecord("t", value, partition=0, timestamp_ms=timestamp_ms))
 
 
 def find_leader(cluster: SimulatedCluster) -> int:
@@ -72,7 +72,7 @@ def lose_an_answer_and_move_the_leader() -> tuple[list[bytes | None], list[BaseE
 
 
 RULES_1_AND_2: dict[str, Callable[..., bool]] = {
-    "can_pipeline": lambda state, connection, topic_id: True,
+    "can_pipeline": lambda state, connection, topic_id, unix_time_ms: True,
     "can_send_to": lambda state, leader_id, max_in_flight: True,
 }
 
@@ -118,12 +118,14 @@ def test_13_writes_to_recreated_topic_in_order(recreated_while: str, cluster_con
     producer.close()
 
 
-def send_two_and_reject_the_first(cluster: SimulatedCluster, producer: KafkaProducer, code: int) -> list[bytes | None]:
+def send_two_and_reject_the_first(
+    cluster: SimulatedCluster, producer: KafkaProducer, code: int, *, timestamp_ms: int | None = None
+) -> list[bytes | None]:
     """Return the values in the log."""
     cluster.control.when(api=ApiKey.PRODUCE).fail(code)
     futures = []
     for value in (b"1", b"2"):
-        futures.append(send(producer, value))
+        futures.append(send(producer, value, timestamp_ms=timestamp_ms))
         get_loop(producer).run_until(lambda: False, 0.2)
     for future in futures:
         wait_for_result(producer, future)
@@ -148,9 +150,19 @@ def test_13_leader_of_recreated_topic_that_rejects_first_request_gets_no_second(
 def test_16_broker_that_may_have_forgotten_the_producer_after_a_pause_gets_one_request_at_a_time() -> None:
     cluster, producer = simulated(nodes=1)
     wait_for_result(producer, send(producer, b"0"))
-    get_loop(producer).run_until(lambda: False, idempotence.MAX_IDLE_MS)
+    get_loop(producer).run_until(lambda: False, idempotence.MAX_AGE_MS)
     cluster.control.forget_producers("t", 0)
     assert send_two_and_reject_the_first(cluster, producer, codes.NOT_ENOUGH_REPLICAS) == [b"0", b"1", b"2"]
+
+
+def test_16_broker_that_may_have_forgotten_the_producer_of_old_records_gets_one_request_at_a_time() -> None:
+    """Such a broker forgets the producer even if it has just written."""
+    cluster, producer = simulated(nodes=1)
+    old_ms = WALL_MS - idempotence.MAX_AGE_MS
+    wait_for_result(producer, send(producer, b"0", timestamp_ms=old_ms))
+    cluster.control.forget_producers("t", 0)
+    stored = send_two_and_reject_the_first(cluster, producer, codes.NOT_ENOUGH_REPLICAS, timestamp_ms=old_ms)
+    assert stored == [b"0", b"1", b"2"]
 
 
 def test_13_records_of_deleted_topic_time_out_with_its_name() -> None:

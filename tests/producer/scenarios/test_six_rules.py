@@ -42,32 +42,38 @@ from tests.simulated_cluster import SimulatedCluster
 TP = TopicPartition("t", 0)
 
 
-def create_batch(records: int = 1) -> ProducerBatch:
+def create_batch(records: int = 1, *, timestamp_ms: int = idempotence.MAX_AGE_MS) -> ProducerBatch:
+    """Create a batch whose timestamp is, by default, not before any time of these tests."""
     batch = ProducerBatch(TP, oldest_row_arrival_ms=0, deadline_ms=1_000)
     batch.record_count = records
+    batch.max_timestamp = timestamp_ms
     return batch
 
 
 def gate() -> tuple[Idempotence, dict[int, NodeApiVersions]]:
     connections: dict[int, NodeApiVersions] = {0: NodeApiVersions("b", {}), 1: NodeApiVersions("b", {})}
     made = Idempotence(
-        enabled=True, max_in_flight=5, get_connection_identity=connections.get, get_topic_id={"t": UUID(int=1)}.get
+        enabled=True,
+        max_in_flight=5,
+        get_connection_identity=connections.get,
+        get_topic_id={"t": UUID(int=1)}.get,
+        get_unix_time_ms=lambda: 0,
     )
     made.set_producer_id_and_epoch(ProducerIdAndEpoch(7, 0))
     return made, connections
 
 
 def succeed(made: Idempotence, batch: ProducerBatch, node: int = 0) -> None:
-    made.handle_stored_batch(batch, made.get_connection_identity(node), made._get_topic_id("t"), 0)
+    made.handle_stored_batch(batch, made.get_connection_identity(node), made._get_topic_id("t"))
 
 
 def pipelined_gate() -> tuple[Idempotence, dict[int, NodeApiVersions]]:
     """Create a gate whose partition is PIPELINED at time 0 and has one request in flight to node 0."""
     made, connections = gate()
     first = create_batch()
-    assert made.admit(first, 0, 0)
+    assert made.admit(first, 0)
     succeed(made, first)
-    assert made.admit(create_batch(), 0, 0)
+    assert made.admit(create_batch(), 0)
     return made, connections
 
 
@@ -112,57 +118,66 @@ def test_7_rule_1_sends_one_request_until_the_first_success() -> None:
 
 
 def test_without_rule_1_second_batch_overtakes_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(idempotence, "can_pipeline", lambda state, connection, topic_id: True)
+    monkeypatch.setattr(idempotence, "can_pipeline", lambda state, connection, topic_id, unix_time_ms: True)
     assert reject_first_of_two_batches() == [b"2", b"1"]
 
 
 def again_after_a_reconnect(made: Idempotence, connections: dict[int, NodeApiVersions]) -> None:
     connections[0] = NodeApiVersions("b", {})
-    assert made.admit(create_batch(), 0, 0)
+    assert made.admit(create_batch(), 0)
 
 
 def again_after_another_leader(made: Idempotence, connections: dict[int, NodeApiVersions]) -> None:
     connections[0] = connections[1]  # the connection to the new leader
-    assert made.admit(create_batch(), 0, 0)
+    assert made.admit(create_batch(), 0)
 
 
 def again_after_a_failure(made: Idempotence, connections: dict[int, NodeApiVersions]) -> None:
     failing = create_batch()
-    assert made.admit(failing, 0, 0)
+    assert made.admit(failing, 0)
     made.handle_failed_attempt(failing, in_doubt=False)
     made.handle_retry(failing, needs_new_sequence=False)
-    assert made.admit(failing, 0, 0)
+    assert made.admit(failing, 0)
 
 
 def again_after_a_failure_for_good(made: Idempotence, connections: dict[int, NodeApiVersions]) -> None:
     failing = create_batch()
-    assert made.admit(failing, 0, 0)
+    assert made.admit(failing, 0)
     made.handle_failed_attempt(failing, in_doubt=True)
     made.handle_failed_batch(failing, in_doubt=True)
-    assert made.admit(create_batch(), 0, 0)
+    assert made.admit(create_batch(), 0)
 
 
 def again_after_a_split(made: Idempotence, connections: dict[int, NodeApiVersions]) -> None:
     too_large, parts = create_batch(2), [create_batch(), create_batch()]
-    assert made.admit(too_large, 0, 0)
+    assert made.admit(too_large, 0)
     for part, sequence in zip(parts, (too_large.base_sequence, too_large.last_sequence), strict=True):
         part.set_producer_state(*made.id_and_epoch, sequence)
     made.handle_failed_attempt(too_large, in_doubt=False)
     made.handle_split(too_large, parts)
-    assert made.admit(parts[0], 0, 0)
-    assert not made.admit(parts[1], 0, 0)
+    assert made.admit(parts[0], 0)
+    assert not made.admit(parts[1], 0)
     succeed(made, parts[0])
-    assert made.admit(parts[1], 0, 0)
+    assert made.admit(parts[1], 0)
 
 
 def again_after_recreation_of_the_topic(made: Idempotence, connections: dict[int, NodeApiVersions]) -> None:
     made._get_topic_id = {"t": UUID(int=2)}.get
-    assert made.admit(create_batch(), 0, 0)
+    assert made.admit(create_batch(), 0)
 
 
 def again_after_a_pause(made: Idempotence, connections: dict[int, NodeApiVersions]) -> None:
     """The broker may have forgotten the producer, although the connection is the same."""
-    assert made.admit(create_batch(), 0, idempotence.MAX_IDLE_MS)
+    made._get_unix_time_ms = lambda: idempotence.MAX_AGE_MS
+    assert made.admit(create_batch(), 0)
+
+
+def again_after_records_with_old_timestamps(made: Idempotence, connections: dict[int, NodeApiVersions]) -> None:
+    """The broker may have forgotten the producer right after it had stored these records."""
+    old_batch = create_batch(timestamp_ms=-idempotence.MAX_AGE_MS)
+    assert made.admit(old_batch, 0)
+    succeed(made, old_batch)
+    assert made.admit(create_batch(), 0)
 
 
 def again_after_a_new_epoch(made: Idempotence, connections: dict[int, NodeApiVersions]) -> None:
@@ -170,11 +185,11 @@ def again_after_a_new_epoch(made: Idempotence, connections: dict[int, NodeApiVer
     other = TopicPartition("t", 1)
     rejected_batch = ProducerBatch(other, oldest_row_arrival_ms=0, deadline_ms=1_000)
     rejected_batch.record_count = 1
-    assert made.admit(rejected_batch, 0, 0)
+    assert made.admit(rejected_batch, 0)
     made.handle_failed_attempt(rejected_batch, in_doubt=False)
     made.handle_failed_batch(rejected_batch, in_doubt=False)
     assert made.id_and_epoch.epoch == 1
-    assert made.admit(create_batch(), 0, 0)
+    assert made.admit(create_batch(), 0)
 
 
 @pytest.mark.parametrize(
@@ -187,37 +202,45 @@ def again_after_a_new_epoch(made: Idempotence, connections: dict[int, NodeApiVer
         again_after_a_split,
         again_after_recreation_of_the_topic,
         again_after_a_pause,
+        again_after_records_with_old_timestamps,
         again_after_a_new_epoch,
     ],
 )
 def test_rule_1_holds(something: Callable[[Idempotence, dict[int, NodeApiVersions]], None]) -> None:
     made, connections = gate()
     first = create_batch()
-    assert made.admit(first, 0, 0)
+    assert made.admit(first, 0)
     succeed(made, first)
     something(made, connections)
     (alone,) = made.partition_state(TP).in_flight_batches
-    assert not made.admit(create_batch(), 0, 0), "it is alone until it has succeeded"
+    assert not made.admit(create_batch(), 0), "it is alone until it has succeeded"
     succeed(made, alone)
-    assert [made.admit(create_batch(), 0, 0) for _ in range(3)] == [True] * 3
+    assert [made.admit(create_batch(), 0) for _ in range(3)] == [True] * 3
 
 
 def test_rule_1_sends_nothing_to_recreated_topic_while_requests_are_in_flight() -> None:
     made, _ = pipelined_gate()
     made._get_topic_id = {"t": UUID(int=2)}.get
-    assert not made.admit(create_batch(), 0, 0)
+    assert not made.admit(create_batch(), 0)
 
 
-def test_rule_1_pipelines_during_a_pause_between_acknowledgements() -> None:
-    """A slow broker must not make the producer send one request at a time."""
+def test_rule_1_sends_nothing_behind_old_records_that_are_in_flight() -> None:
+    """If two more requests followed, the broker could forget the producer before it rejects the first of them."""
     made, _ = pipelined_gate()
-    assert made.admit(create_batch(), 0, idempotence.MAX_IDLE_MS)
+    assert made.admit(create_batch(timestamp_ms=-idempotence.MAX_AGE_MS), 0)
+    assert not made.admit(create_batch(), 0)
+
+
+def test_rule_1_pipelines_although_broker_takes_long_to_respond() -> None:
+    made, _ = pipelined_gate()
+    made._get_unix_time_ms = lambda: idempotence.MAX_AGE_MS - 1
+    assert made.admit(create_batch(), 0)
 
 
 def test_rule_1_sends_nothing_after_reconnect_while_requests_are_in_flight() -> None:
     made, connections = pipelined_gate()
     connections[0] = NodeApiVersions("b", {})
-    assert not made.admit(create_batch(), 0, 0)
+    assert not made.admit(create_batch(), 0)
 
 
 # --- rule 2
@@ -226,7 +249,7 @@ def test_rule_1_sends_nothing_after_reconnect_while_requests_are_in_flight() -> 
 def leaders_with_open_requests() -> set[int]:
     made, _ = pipelined_gate()
     made.partition_state(TP).confirmed_connection = made.get_connection_identity(1)
-    made.admit(create_batch(), 1, 0)
+    made.admit(create_batch(), 1)
     return set(made.partition_state(TP).in_flight_batches.values())
 
 
@@ -242,9 +265,9 @@ def test_without_rule_2_requests_go_to_two_leaders(monkeypatch: pytest.MonkeyPat
 def test_rule_2_allows_at_most_five_requests_in_flight() -> None:
     made, _ = gate()
     first = create_batch()
-    assert made.admit(first, 0, 0)
+    assert made.admit(first, 0)
     succeed(made, first)
-    assert [made.admit(create_batch(), 0, 0) for _ in range(6)] == [True] * 5 + [False]
+    assert [made.admit(create_batch(), 0) for _ in range(6)] == [True] * 5 + [False]
 
 
 # --- rule 3
@@ -253,10 +276,10 @@ def test_rule_2_allows_at_most_five_requests_in_flight() -> None:
 def sequence_after_a_refusal_with_something_before_it_in_flight() -> int:
     made, _ = gate()
     zero, one, two = create_batch(), create_batch(), create_batch()
-    assert made.admit(zero, 0, 0)
+    assert made.admit(zero, 0)
     succeed(made, zero)
-    assert made.admit(one, 0, 0)
-    assert made.admit(two, 0, 0)
+    assert made.admit(one, 0)
+    assert made.admit(two, 0)
     made.handle_failed_attempt(two, in_doubt=False)
     made.handle_failed_batch(two, in_doubt=False)  # a gap behind `one`, whose response is lost
     made.handle_failed_attempt(one, in_doubt=True)

@@ -20,7 +20,11 @@ CONNECTION = NodeApiVersions("b", {})
 def begun(id_and_epoch: ProducerIdAndEpoch = FIRST) -> Idempotence:
     """Create an Idempotence with two partitions that have each stored one record."""
     idempotence = CheckedIdempotence(
-        enabled=True, max_in_flight=5, get_connection_identity=lambda node: CONNECTION, get_topic_id=lambda topic: None
+        enabled=True,
+        max_in_flight=5,
+        get_connection_identity=lambda node: CONNECTION,
+        get_topic_id=lambda topic: None,
+        get_unix_time_ms=lambda: 0,
     )
     idempotence.set_producer_id_and_epoch(id_and_epoch)
     for partition in (T0, T1):
@@ -36,12 +40,12 @@ def create_batch(partition: TopicPartition = T0, records: int = 1) -> ProducerBa
 
 def admitted(idempotence: Idempotence, partition: TopicPartition = T0, count: int = 1) -> list[ProducerBatch]:
     batches = [create_batch(partition) for _ in range(count)]
-    assert all(idempotence.admit(batch, 0, 0) for batch in batches)
+    assert all(idempotence.admit(batch, 0) for batch in batches)
     return batches
 
 
 def store(idempotence: Idempotence, batch: ProducerBatch) -> None:
-    idempotence.handle_stored_batch(batch, CONNECTION, None, 0)
+    idempotence.handle_stored_batch(batch, CONNECTION, None)
 
 
 def retry(
@@ -64,18 +68,22 @@ def stamp(batch: ProducerBatch) -> tuple[int, int]:
 def test_sequences_start_at_0_and_count_records() -> None:
     idempotence = begun()
     three, one = create_batch(records=3), create_batch()
-    assert idempotence.admit(three, 0, 0)
-    assert idempotence.admit(one, 0, 0)
+    assert idempotence.admit(three, 0)
+    assert idempotence.admit(one, 0)
     assert (stamp(three), stamp(one), idempotence.partition_state(T0).next_sequence) == ((0, 1), (0, 4), 5)
 
 
 def test_admits_no_batch_before_producer_id_is_known() -> None:
     idempotence = CheckedIdempotence(
-        enabled=True, max_in_flight=5, get_connection_identity=lambda node: CONNECTION, get_topic_id=lambda topic: None
+        enabled=True,
+        max_in_flight=5,
+        get_connection_identity=lambda node: CONNECTION,
+        get_topic_id=lambda topic: None,
+        get_unix_time_ms=lambda: 0,
     )
-    before = idempotence.needs_producer_id, idempotence.admit(create_batch(), 0, 0)
+    before = idempotence.needs_producer_id, idempotence.admit(create_batch(), 0)
     idempotence.set_producer_id_and_epoch(FIRST)
-    after = idempotence.needs_producer_id, idempotence.admit(create_batch(), 0, 0)
+    after = idempotence.needs_producer_id, idempotence.admit(create_batch(), 0)
     assert (before, after) == ((True, False), (False, True))
 
 
@@ -114,17 +122,17 @@ def test_batches_of_previous_producer_id_complete_before_new_one_is_used() -> No
     idempotence = begun(ProducerIdAndEpoch(7, MAX_EPOCH))
     (struck,), (first, second) = admitted(idempotence, T0), admitted(idempotence, T1, 2)
     retry(idempotence, struck, needs_new_sequence=True)
-    assert not idempotence.admit(struck, 0, 0)  # there is no producer id for it yet
+    assert not idempotence.admit(struck, 0)  # there is no producer id for it yet
     idempotence.set_producer_id_and_epoch(ProducerIdAndEpoch(8, 0))
     assert (struck.producer_id, *stamp(struck)) == (8, 0, 0)
     store(idempotence, first)
     retry(idempotence, second, in_doubt=True)
-    assert idempotence.admit(second, 0, 0)  # with the previous producer id
+    assert idempotence.admit(second, 0)  # with the previous producer id
     assert (second.producer_id, *stamp(second)) == (7, MAX_EPOCH, 2)
     new = create_batch(T1)
-    assert not idempotence.admit(new, 0, 0)
+    assert not idempotence.admit(new, 0)
     store(idempotence, second)
-    assert idempotence.admit(new, 0, 0)
+    assert idempotence.admit(new, 0)
     assert (new.producer_id, *stamp(new)) == (8, 0, 0)
 
 
@@ -142,7 +150,7 @@ def test_sequences_do_not_restart_while_expired_batch_is_in_flight() -> None:
     (lost,) = admitted(idempotence)
     idempotence.handle_failed_batch(lost, in_doubt=True)
     assert idempotence.partition_state(T0).has_unresolved_sequence
-    assert not idempotence.admit(create_batch(), 0, 0)
+    assert not idempotence.admit(create_batch(), 0)
     idempotence.handle_failed_attempt(lost, in_doubt=True)
     idempotence.handle_late_failure(lost)
     assert (idempotence.id_and_epoch, idempotence.partition_state(T0).has_unresolved_sequence) == (
@@ -157,7 +165,7 @@ def test_success_behind_expired_batches_resolves_them() -> None:
     expire(idempotence, first)
     expire(idempotence, second)
     assert idempotence.partition_state(T0).has_unresolved_sequence
-    assert not idempotence.admit(create_batch(), 0, 0)
+    assert not idempotence.admit(create_batch(), 0)
     store(idempotence, third)
     assert (
         idempotence.id_and_epoch,
@@ -189,14 +197,14 @@ def test_batch_behind_unstored_expired_batch_is_first_under_new_epoch() -> None:
     retry(idempotence, second)
     idempotence.handle_failed_batch(first, in_doubt=True)  # it expires between two attempts
     new = create_batch()
-    assert not idempotence.admit(new, 0, 0)
-    assert idempotence.admit(second, 0, 0)  # with its sequence unchanged, because the first batch may be stored
+    assert not idempotence.admit(new, 0)
+    assert idempotence.admit(second, 0)  # with its sequence unchanged, because the first batch may be stored
     assert stamp(second) == (0, 2)
     retry(idempotence, second, needs_new_sequence=True)  # out of order, so the first batch is not stored
     assert (idempotence.id_and_epoch, stamp(second)) == (ProducerIdAndEpoch(7, 1), (1, 0))
-    assert idempotence.admit(second, 0, 0)
+    assert idempotence.admit(second, 0)
     store(idempotence, second)
-    assert idempotence.admit(new, 0, 0)
+    assert idempotence.admit(new, 0)
     assert stamp(new) == (1, 1)
 
 
@@ -214,15 +222,19 @@ def test_batch_that_expired_unsent_does_not_change_sequences() -> None:
 
 def test_limits_requests_in_flight_and_sets_no_sequences_without_idempotence() -> None:
     idempotence = Idempotence(
-        enabled=False, max_in_flight=2, get_connection_identity=lambda node: CONNECTION, get_topic_id=lambda topic: None
+        enabled=False,
+        max_in_flight=2,
+        get_connection_identity=lambda node: CONNECTION,
+        get_topic_id=lambda topic: None,
+        get_unix_time_ms=lambda: 0,
     )
     first, second, third = create_batch(), create_batch(), create_batch()
-    assert [idempotence.admit(batch, 0, 0) for batch in (first, second, third)] == [True, True, False]
+    assert [idempotence.admit(batch, 0) for batch in (first, second, third)] == [True, True, False]
     assert not first.has_sequence
     idempotence.handle_failed_attempt(first, in_doubt=True)
-    assert idempotence.admit(third, 0, 0)
+    assert idempotence.admit(third, 0)
     assert [idempotence.is_in_doubt(batch) for batch in (first, second)] == [True, False]
-    idempotence.handle_stored_batch(first, CONNECTION, None, 0)  # stored by the second attempt
+    idempotence.handle_stored_batch(first, CONNECTION, None)  # stored by the second attempt
     assert not idempotence.is_in_doubt(first)
 
 
@@ -230,18 +242,18 @@ def test_admits_no_new_batch_before_retries() -> None:
     idempotence = begun()
     (first,) = admitted(idempotence)
     retry(idempotence, first)
-    assert not idempotence.admit(create_batch(), 0, 0)
-    assert idempotence.admit(first, 0, 0)
+    assert not idempotence.admit(create_batch(), 0)
+    assert idempotence.admit(first, 0)
     store(idempotence, first)
-    assert idempotence.admit(create_batch(), 0, 0)
+    assert idempotence.admit(create_batch(), 0)
 
 
 def test_children_of_batch_in_doubt_are_in_doubt() -> None:
     idempotence = begun()
     batch, parts = create_batch(records=2), [create_batch(), create_batch()]
-    assert idempotence.admit(batch, 0, 0)
+    assert idempotence.admit(batch, 0)
     retry(idempotence, batch, in_doubt=True)
-    assert idempotence.admit(batch, 0, 0)
+    assert idempotence.admit(batch, 0)
     for part, sequence in zip(parts, (batch.base_sequence, batch.last_sequence), strict=True):
         part.set_producer_state(batch.producer_id, batch.producer_epoch, sequence)
     idempotence.handle_failed_attempt(batch, in_doubt=False)
@@ -258,8 +270,8 @@ def test_batches_keep_sequences_until_all_before_the_gap_are_complete() -> None:
     idempotence.handle_failed_batch(refused, in_doubt=False)
     assert idempotence.partition_state(T0).phase is Phase.REPAIRING
     assert [stamp(batch) for batch in (before, behind)] == [(0, 1), (0, 3)]
-    assert not idempotence.admit(behind, 0, 0)
-    assert idempotence.admit(before, 0, 0)
+    assert not idempotence.admit(behind, 0)
+    assert idempotence.admit(before, 0)
     store(idempotence, before)
     assert (idempotence.partition_state(T0).phase, stamp(behind)) == (Phase.PROBING, (1, 0))
 
@@ -276,17 +288,25 @@ def test_batch_that_may_be_stored_keeps_its_sequence_when_sequences_restart() ->
 
 def test_only_limits_requests_in_flight_if_disabled() -> None:
     idempotence = CheckedIdempotence(
-        enabled=False, max_in_flight=1, get_connection_identity=lambda node: CONNECTION, get_topic_id=lambda topic: None
+        enabled=False,
+        max_in_flight=1,
+        get_connection_identity=lambda node: CONNECTION,
+        get_topic_id=lambda topic: None,
+        get_unix_time_ms=lambda: 0,
     )
     (batch,) = admitted(idempotence)
-    assert not idempotence.admit(create_batch(), 0, 0)
+    assert not idempotence.admit(create_batch(), 0)
     store(idempotence, batch)
-    assert idempotence.admit(create_batch(), 0, 0)
+    assert idempotence.admit(create_batch(), 0)
 
 
 def test_forgets_expired_batch_after_its_late_failure_if_disabled() -> None:
     idempotence = CheckedIdempotence(
-        enabled=False, max_in_flight=1, get_connection_identity=lambda node: CONNECTION, get_topic_id=lambda topic: None
+        enabled=False,
+        max_in_flight=1,
+        get_connection_identity=lambda node: CONNECTION,
+        get_topic_id=lambda topic: None,
+        get_unix_time_ms=lambda: 0,
     )
     (batch,) = admitted(idempotence)
     idempotence.handle_failed_batch(batch, in_doubt=True)
@@ -297,7 +317,11 @@ def test_forgets_expired_batch_after_its_late_failure_if_disabled() -> None:
 
 def test_describes_violated_invariants_of_partitions() -> None:
     idempotence = Idempotence(
-        enabled=True, max_in_flight=5, get_connection_identity=lambda node: CONNECTION, get_topic_id=lambda topic: None
+        enabled=True,
+        max_in_flight=5,
+        get_connection_identity=lambda node: CONNECTION,
+        get_topic_id=lambda topic: None,
+        get_unix_time_ms=lambda: 0,
     )
     idempotence.set_producer_id_and_epoch(FIRST)
     admitted(idempotence)

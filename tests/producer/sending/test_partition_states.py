@@ -80,7 +80,11 @@ class Walk:
         self.connections: dict[int, NodeApiVersions] = {1: NodeApiVersions("b", {}), 2: NodeApiVersions("b", {})}
         self.leader = 1
         self.made = CheckedIdempotence(
-            enabled=True, max_in_flight=3, get_connection_identity=self.connections.get, get_topic_id=lambda topic: None
+            enabled=True,
+            max_in_flight=3,
+            get_connection_identity=self.connections.get,
+            get_topic_id=lambda topic: None,
+            get_unix_time_ms=lambda: 0,
         )
         self.made.set_producer_id_and_epoch(ProducerIdAndEpoch(7, MAX_EPOCH - 3))
         self.state = self.made.partition_state(TP)
@@ -106,12 +110,12 @@ class Walk:
 
     def send(self) -> None:
         batch = self.queue[0] if self.queue else create_batch(self.random.randint(1, 3))
-        if self.made.admit(batch, self.leader, 0):
+        if self.made.admit(batch, self.leader):
             self.forget(batch)
 
     def stored(self) -> None:
         if (batch := self.answered()) is not None:
-            self.made.handle_stored_batch(batch, self.connections[self.leader], None, 0)
+            self.made.handle_stored_batch(batch, self.connections[self.leader], None)
 
     def retry(self) -> None:
         self.again(in_doubt=False, needs_new_sequence=False)
@@ -131,7 +135,7 @@ class Walk:
     def split(self) -> None:
         if (batch := self.answered()) is None or batch.record_count == 1:
             if batch is not None:
-                self.made.handle_stored_batch(batch, self.connections[self.leader], None, 0)
+                self.made.handle_stored_batch(batch, self.connections[self.leader], None)
             return
         parts = [create_batch(1), create_batch(batch.record_count - 1)]
         for part, sequence in zip(parts, (batch.base_sequence, batch.base_sequence + 1), strict=True):
@@ -160,7 +164,7 @@ class Walk:
     def stored_late(self) -> None:
         if self.failed_in_flight:
             batch = self.failed_in_flight.pop(0)
-            self.made.handle_stored_batch(batch, self.connections[self.leader], None, 0)
+            self.made.handle_stored_batch(batch, self.connections[self.leader], None)
 
     def reconnect(self) -> None:
         if not self.state.in_flight_batches:
