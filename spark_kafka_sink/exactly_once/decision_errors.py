@@ -167,7 +167,7 @@ def build_unknown_outcome_remedy(entry: Entry) -> str:
     warning = (
         "Do not run the job again before you know whether it is decided: it has no idempotencyKey, so that could write "
         "all of its rows twice. If the application log says that it was aborted, none of its rows are visible: run it "
-        "again. Otherwise, "
+        "again, unless another run of it is committed. Otherwise, "
     )
     finish = f"`{build_command('finish', entry)}` {describe_finish_deadline(entry)}"
     if is_generated_job_prefix(entry.prefix):  # no other job uses the prefix, so `abort` affects no other job
@@ -182,9 +182,11 @@ def build_unknown_outcome_remedy(entry: Entry) -> str:
         f"- job number {entry.generation}: the job is decided. Do not run it again. If it is not done, commit the open "
         f"transactions with {finish}\n"
         "- a smaller number, or none: the job is not decided. If no other job with this prefix is running, run "
-        "`pykafka transactions abort`, which is rejected if the job is decided after all. Then run the job again.\n"
-        "- anything else: another job may have been decided since. Before you run the job again, compare its rows with "
-        f"the records in Kafka. {COMPARISON_HINT}"
+        "`pykafka transactions abort`, which is rejected if the job is decided after all. Then run the job again, "
+        "unless another run of it is committed, such as the one with the smaller number if a scheduler has retried the "
+        "job.\n"
+        "- anything else: another job may have been decided since. Before you run the job again, "
+        f"compare its rows with the records in Kafka. {COMPARISON_HINT}"
     )
 
 

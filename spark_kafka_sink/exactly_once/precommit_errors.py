@@ -125,19 +125,35 @@ def convert_start_errors() -> Iterator[None]:
 def build_superseded_error(entry: Entry, driver_name: str) -> ExactlyOnceError:
     """Build the error for a driver that a newer one has already replaced. The entry names the newer one."""
     return ExactlyOnceError(
-        f"A newer driver has taken over the query with the prefix {entry.prefix}: {entry.driver_name}. This "
-        f"driver, {driver_name}, must stop. Two drivers of the same query must not run at the same time. If the newer "
-        "driver has ended, start this query again; without `register`, start a new Spark application for it."
+        join_sentences(
+            f"A newer driver has taken over the query with the prefix {entry.prefix}: {entry.driver_name}. This "
+            f"driver, {driver_name}, must stop. Two drivers of the same query must not run at the same time. If the "
+            "newer driver has ended, start this query again; without `register`, start a new Spark application for it.",
+            _describe_other_run(entry),
+        )
     )
 
 
 def build_overtaken_error(entry: Entry, driver_name: str) -> ExactlyOnceError:
     """Build the error for a driver that another one has overtaken during its start. The entry names the other one."""
     return ExactlyOnceError(
-        f"A newer driver has taken over the prefix {entry.prefix}: {entry.claimant_name}. It did so after "
-        f"this driver, {driver_name}, had read the decision log. This driver has written nothing and must stop. The "
-        "newer driver may still be running or may have ended. If this driver should run instead, make sure that the "
-        "newer driver has ended, and start this one again."
+        join_sentences(
+            f"A newer driver has taken over the prefix {entry.prefix}: {entry.claimant_name}. It did so after "
+            f"this driver, {driver_name}, had read the decision log. This driver has written nothing and must stop. "
+            "The newer driver may still be running or may have ended. If this driver should run instead, make sure "
+            "that the newer driver has ended, and start this one again.",
+            _describe_other_run(entry),
+        )
+    )
+
+
+def _describe_other_run(entry: Entry) -> str:
+    """Say when a job must not be started again after a newer driver. Return "" if the newer driver is a stream's."""
+    if entry.writer_kind is not WriterKind.JOB:
+        return ""
+    return (
+        "If the newer driver is another run of this job, start this one again only if the job has an idempotencyKey: "
+        "otherwise, that could write all of its rows twice."
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import pytest
 
@@ -120,6 +121,20 @@ def test_error_names_what_stopped_the_write() -> None:
     }
     for message, error in errors.items():
         assert message in str(error)
+
+
+@pytest.mark.parametrize(
+    "build_error", [precommit_errors.build_superseded_error, precommit_errors.build_overtaken_error]
+)
+def test_driver_of_job_is_not_started_after_another_run_of_the_job_without_a_key(
+    build_error: Callable[[Entry, str], ExactlyOnceError],
+) -> None:
+    sentence = (
+        "If the newer driver is another run of this job, start this one again only if the job has an idempotencyKey"
+    )
+    jobs = Entry("p").with_claim("job-2", "", 60_000, writer_kind=WriterKind.JOB)
+    assert sentence in str(build_error(jobs, "job-1"))
+    assert sentence not in str(build_error(ENTRY, "driver-1"))
 
 
 def test_unreadable_entry_is_reported_with_its_position_and_cause() -> None:
