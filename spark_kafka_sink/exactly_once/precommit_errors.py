@@ -210,9 +210,12 @@ def build_checkpoint_mismatch_error(entry: Entry, checkpoint: str) -> ExactlyOnc
         join_sentences(
             f"transactionalIdPrefix {entry.prefix} is in use by a query with the checkpoint {entry.checkpoint}, and "
             f"this query has the checkpoint {checkpoint}. Nothing was written. Give each query its own prefix. If the "
-            "checkpoint was moved, move it back, let the query finish its last batch at the old location, stop it, "
-            "move the checkpoint to the new location, and start the query there with another prefix or without a "
-            "prefix. If both are the same location, specify it as before.",
+            "checkpoint was moved, move it back, let the query finish its last batch at the old location, and stop it. "
+            "Check that `pykafka transactions` shows the query's last decision as done, and that the checkpoint's "
+            "commits folder contains a file with the number of this batch. If not, start and stop the query once more, "
+            "and check again, because the batch would otherwise be written twice. Then move the checkpoint to the new "
+            "location, and start the query there with another prefix or without a prefix. If both are the same "
+            "location, specify it as before.",
             describe_unknown_writer(entry),
         )
     )

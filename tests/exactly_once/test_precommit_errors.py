@@ -123,6 +123,21 @@ def test_error_names_what_stopped_the_write() -> None:
         assert message in str(error)
 
 
+def test_moved_checkpoint_must_contain_the_last_decided_batch_before_another_prefix_is_used() -> None:
+    """A stop may interrupt the query after the sink's commit and before Spark's. The batch is then run again."""
+    message = str(precommit_errors.build_checkpoint_mismatch_error(ENTRY, "/b"))
+    steps = (
+        "move it back, let the query finish its last batch at the old location, and stop it",
+        "Check that `pykafka transactions` shows the query's last decision as done, and that the checkpoint's commits "
+        "folder contains a file with the number of this batch",
+        "If not, start and stop the query once more, and check again",
+        "Then move the checkpoint to the new location, and start the query there with another prefix",
+    )
+    positions = [message.find(step) for step in steps]
+    assert -1 not in positions
+    assert positions == sorted(positions)
+
+
 @pytest.mark.parametrize(
     "build_error", [precommit_errors.build_superseded_error, precommit_errors.build_overtaken_error]
 )
