@@ -20,10 +20,12 @@ _MAX_LISTED = 20
 """Maximum number of transactions that a message lists."""
 LOG_TOPIC_HINT = "(add --log-topic if the write sets decisionLogTopic)"
 # A reader that compares earlier finds no records behind the open transactions, so rows that are already committed would
-# be written again (test_rows_compared_before_give_up_are_not_all_visible).
+# be written again (test_rows_compared_before_give_up_are_not_all_visible). In the Prepare states, brokers have
+# acknowledged the end of the transaction, but its marker may still be missing in some partitions.
 COMPARISON_HINT = (
-    "Compare only when none of the topics has an open transaction (state Ongoing in kafka-transactions.sh list): a "
-    "read_committed reader finds no records behind it."
+    "Compare only when none of the topics has an open transaction (state Ongoing, PrepareCommit or PrepareAbort in "
+    "kafka-transactions.sh list): a read_committed reader finds no records behind it. If other programs write to these "
+    "topics in transactions all the time, stop them first."
 )
 """The condition under which a comparison of rows with the records in Kafka is reliable."""
 NEWER_DRIVER_REMEDY = "If no newer driver is running, start this query again."
@@ -175,7 +177,8 @@ def build_unknown_outcome_remedy(entry: Entry) -> str:
             f"{warning}run `{build_command('abort', entry)}` {LOG_TOPIC_HINT}, which aborts the job if it is not "
             f"decided, is rejected if it is, and says so if it is already committed. If it is decided, commit the open "
             f"transactions with {finish} If the log has no entry for the prefix, the job was committed or aborted "
-            f"before. Then compare its rows with the records in Kafka before you run it again. {COMPARISON_HINT}"
+            "before. Then compare its rows with the records in Kafka, and write only the missing ones. "
+            f"{COMPARISON_HINT}"
         )
     return (
         f"{warning}find the prefix's last decision with `{build_command('list', entry)}` {LOG_TOPIC_HINT}:\n"
@@ -185,8 +188,8 @@ def build_unknown_outcome_remedy(entry: Entry) -> str:
         "`pykafka transactions abort`, which is rejected if the job is decided after all. Then run the job again, "
         "unless another run of it is committed, such as the one with the smaller number if a scheduler has retried the "
         "job.\n"
-        "- anything else: another job may have been decided since. Before you run the job again, "
-        f"compare its rows with the records in Kafka. {COMPARISON_HINT}"
+        "- anything else: another job may have been decided since. Compare the job's rows with the records in Kafka, "
+        f"and write only the missing ones. {COMPARISON_HINT}"
     )
 
 

@@ -173,13 +173,13 @@ def build_log_lost_error(prefix: str, log_topic: str) -> ExactlyOnceError:
         "has written one. Either decisionLogTopic was changed, or the topic was deleted or emptied, someone else's "
         "records have replaced the entry, or partitions were added to the topic. It is not known which batch was "
         "committed last, so nothing was written. If decisionLogTopic was changed, set it back. Otherwise:\n"
-        "1. End the transactions that are open under this prefix with Kafka's kafka-transactions.sh, or wait until "
-        "they time out.\n"
+        "1. Wait until the transactions that are open under this prefix have timed out, at the latest after the "
+        "brokers' transaction.max.timeout.ms.\n"
         "2. Compare the last batch of the checkpoint, or the job's rows, with the records in Kafka. "
         f"{COMPARISON_HINT}\n"
-        "3. Do not run a job again whose rows are there. A query, or a job whose rows are missing, can start with "
-        "another transactionalIdPrefix (a job that sets none, with another idempotencyKey). A batch of a query that "
-        "was committed but is not yet in the checkpoint's commits will then be written once more."
+        "3. Write only the missing rows of a job. A query, or a job whose rows are all missing, can start with another "
+        "transactionalIdPrefix (a job that sets none, with another idempotencyKey). A batch of a query that was "
+        "committed, entirely or in part, but is not yet in the checkpoint's commits will then be written once more."
     )
 
 
@@ -296,9 +296,9 @@ def build_unproven_decision_error(
         f"The decision log says that {batch} is already in Kafka (prefix {entry.prefix}) and had "
         f"{decided_summary}; this run has {summary}. However, it is not known who wrote this log entry. "
         f"{_UNKNOWN_WRITER_REASON} Nothing was written now. Compare the rows with the records in Kafka. "
-        f"{COMPARISON_HINT} If the rows are there, set "
-        'onReplayMismatch to "warn" for this run to keep the committed rows. If they are not, start with another '
-        f"{option}."
+        f"{COMPARISON_HINT} If only some of the rows are there, first write the missing ones with a job of your own. "
+        'When all of them are there, set onReplayMismatch to "warn" for this run to keep the committed rows. If none '
+        f"of them are there, start with another {option}."
     )
 
 
@@ -332,7 +332,7 @@ def build_unknown_prefix_error(log_topic: str, prefix: str, *, log_exists: bool)
 _DELETED_ENTRY_REASON = (
     "If it uses this log, no transactions are left to end: the entry of a job without a name is deleted once all of "
     "them are committed or aborted. Unless the application log says that the job was aborted, compare its rows with "
-    f"the records in Kafka before you run it again. {COMPARISON_HINT}"
+    f"the records in Kafka, and write only the missing ones. {COMPARISON_HINT}"
 )
 
 

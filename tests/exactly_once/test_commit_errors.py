@@ -355,3 +355,11 @@ def test_messages_that_advise_a_comparison_say_that_open_transactions_hide_rows(
     for message in messages:
         assert re.search("[Cc]ompare (the|its|their) ", message)
         assert decision_errors.COMPARISON_HINT in message
+        assert "missing ones" in message or "missing rows" in message, "the batch may be committed in part"
+
+
+def test_comparison_waits_for_all_transactions_that_hide_rows() -> None:
+    """Kafka acknowledges the end of a transaction before it has written the marker to each partition."""
+    for state in ("Ongoing", "PrepareCommit", "PrepareAbort"):
+        assert state in decision_errors.COMPARISON_HINT
+    assert "stop them first" in decision_errors.COMPARISON_HINT

@@ -152,6 +152,13 @@ def test_driver_of_job_is_not_started_after_another_run_of_the_job_without_a_key
     assert sentence not in str(build_error(ENTRY, "driver-1"))
 
 
+def test_lost_log_is_compared_when_its_transactions_have_timed_out() -> None:
+    """`kafka-transactions.sh abort` ends a transaction in one partition. At the coordinator, it stays open."""
+    message = str(precommit_errors.build_log_lost_error("p", "decisions"))
+    assert "1. Wait until the transactions that are open under this prefix have timed out" in message
+    assert "kafka-transactions.sh abort" not in message
+
+
 def test_unreadable_entry_is_reported_with_its_position_and_cause() -> None:
     cause = DecodeError("its format version is 9")
     error = precommit_errors.build_unreadable_entry_error("topic decisions, partition 1, offset 2", "p", cause)
