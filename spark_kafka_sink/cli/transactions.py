@@ -169,8 +169,13 @@ def _describe_done_batch(batch: Batch, *, may_have_aborted_other_job: bool) -> s
     text = f"Done before: {batch}, which is committed or was given up."
     if batch.is_idempotent:
         return text
-    other_job = " Any other job whose transactions were aborted may be run again." if may_have_aborted_other_job else ""
-    return f"{text} Do not run {batch} again, because it has no idempotencyKey.{other_job}"
+    text = f"{text} Do not run {batch} again, because it has no idempotencyKey."
+    if not may_have_aborted_other_job:
+        return text
+    return (
+        f"{text} Any other job whose transactions were aborted may be run again, unless another run of it is "
+        f"committed, such as {batch} if a scheduler has retried it."
+    )
 
 
 def _print_finish_result(finish_result: FinishResult | None, prefix: str, action: str) -> int:

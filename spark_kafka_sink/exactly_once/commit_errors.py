@@ -178,7 +178,8 @@ def build_superseded_commit_error(entry: Entry, errors_by_id: Mapping[str, Broke
             "Do not run the job again: it has no idempotencyKey, so that would write all of its rows twice. If no "
             f"newer driver is running, run `{build_command('finish', entry)}`, which finishes the job, or names the "
             "lost transactions. If there is nothing to finish, another process has finished the job, or has given up "
-            f"the transactions listed here: compare their rows with the records in Kafka. {COMPARISON_HINT}"
+            "the transactions listed here: compare their rows with the records in Kafka, and write only the missing "
+            f"ones. {COMPARISON_HINT}"
         )
     return ExactlyOnceError(
         f"{entry.batch} is decided, but a newer driver has taken over the prefix {entry.prefix}, or `pykafka "

@@ -20,10 +20,12 @@ _MAX_LISTED = 20
 """Maximum number of transactions that a message lists."""
 LOG_TOPIC_HINT = "(add --log-topic if the write sets decisionLogTopic)"
 # A reader that compares earlier finds no records behind the open transactions, so rows that are already committed would
-# be written again (test_rows_compared_before_give_up_are_not_all_visible).
+# be written again (test_rows_compared_before_give_up_are_not_all_visible). In the Prepare states, brokers have
+# acknowledged the end of the transaction, but its marker may still be missing in some partitions.
 COMPARISON_HINT = (
-    "Compare only when none of the topics has an open transaction (state Ongoing in kafka-transactions.sh list): a "
-    "read_committed reader finds no records behind it."
+    "Compare only when none of the topics has an open transaction (state Ongoing, PrepareCommit or PrepareAbort in "
+    "kafka-transactions.sh list): a read_committed reader finds no records behind it. If other programs write to these "
+    "topics in transactions all the time, stop them first."
 )
 """The condition under which a comparison of rows with the records in Kafka is reliable."""
 NEWER_DRIVER_REMEDY = "If no newer driver is running, start this query again."
@@ -167,7 +169,7 @@ def build_unknown_outcome_remedy(entry: Entry) -> str:
     warning = (
         "Do not run the job again before you know whether it is decided: it has no idempotencyKey, so that could write "
         "all of its rows twice. If the application log says that it was aborted, none of its rows are visible: run it "
-        "again. Otherwise, "
+        "again, unless another run of it is committed. Otherwise, "
     )
     finish = f"`{build_command('finish', entry)}` {describe_finish_deadline(entry)}"
     if is_generated_job_prefix(entry.prefix):  # no other job uses the prefix, so `abort` affects no other job
@@ -175,16 +177,19 @@ def build_unknown_outcome_remedy(entry: Entry) -> str:
             f"{warning}run `{build_command('abort', entry)}` {LOG_TOPIC_HINT}, which aborts the job if it is not "
             f"decided, is rejected if it is, and says so if it is already committed. If it is decided, commit the open "
             f"transactions with {finish} If the log has no entry for the prefix, the job was committed or aborted "
-            f"before. Then compare its rows with the records in Kafka before you run it again. {COMPARISON_HINT}"
+            "before. Then compare its rows with the records in Kafka, and write only the missing ones. "
+            f"{COMPARISON_HINT}"
         )
     return (
         f"{warning}find the prefix's last decision with `{build_command('list', entry)}` {LOG_TOPIC_HINT}:\n"
         f"- job number {entry.generation}: the job is decided. Do not run it again. If it is not done, commit the open "
         f"transactions with {finish}\n"
         "- a smaller number, or none: the job is not decided. If no other job with this prefix is running, run "
-        "`pykafka transactions abort`, which is rejected if the job is decided after all. Then run the job again.\n"
-        "- anything else: another job may have been decided since. Before you run the job again, compare its rows with "
-        f"the records in Kafka. {COMPARISON_HINT}"
+        "`pykafka transactions abort`, which is rejected if the job is decided after all. Then run the job again, "
+        "unless another run of it is committed, such as the one with the smaller number if a scheduler has retried the "
+        "job.\n"
+        "- anything else: another job may have been decided since. Compare the job's rows with the records in Kafka, "
+        f"and write only the missing ones. {COMPARISON_HINT}"
     )
 
 

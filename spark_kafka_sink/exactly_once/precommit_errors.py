@@ -125,19 +125,35 @@ def convert_start_errors() -> Iterator[None]:
 def build_superseded_error(entry: Entry, driver_name: str) -> ExactlyOnceError:
     """Build the error for a driver that a newer one has already replaced. The entry names the newer one."""
     return ExactlyOnceError(
-        f"A newer driver has taken over the query with the prefix {entry.prefix}: {entry.driver_name}. This "
-        f"driver, {driver_name}, must stop. Two drivers of the same query must not run at the same time. If the newer "
-        "driver has ended, start this query again; without `register`, start a new Spark application for it."
+        join_sentences(
+            f"A newer driver has taken over the query with the prefix {entry.prefix}: {entry.driver_name}. This "
+            f"driver, {driver_name}, must stop. Two drivers of the same query must not run at the same time. If the "
+            "newer driver has ended, start this query again; without `register`, start a new Spark application for it.",
+            _describe_other_run(entry),
+        )
     )
 
 
 def build_overtaken_error(entry: Entry, driver_name: str) -> ExactlyOnceError:
     """Build the error for a driver that another one has overtaken during its start. The entry names the other one."""
     return ExactlyOnceError(
-        f"A newer driver has taken over the prefix {entry.prefix}: {entry.claimant_name}. It did so after "
-        f"this driver, {driver_name}, had read the decision log. This driver has written nothing and must stop. The "
-        "newer driver may still be running or may have ended. If this driver should run instead, make sure that the "
-        "newer driver has ended, and start this one again."
+        join_sentences(
+            f"A newer driver has taken over the prefix {entry.prefix}: {entry.claimant_name}. It did so after "
+            f"this driver, {driver_name}, had read the decision log. This driver has written nothing and must stop. "
+            "The newer driver may still be running or may have ended. If this driver should run instead, make sure "
+            "that the newer driver has ended, and start this one again.",
+            _describe_other_run(entry),
+        )
+    )
+
+
+def _describe_other_run(entry: Entry) -> str:
+    """Say when a job must not be started again after a newer driver. Return "" if the newer driver is a stream's."""
+    if entry.writer_kind is not WriterKind.JOB:
+        return ""
+    return (
+        "If the newer driver is another run of this job, start this one again only if the job has an idempotencyKey: "
+        "otherwise, that could write all of its rows twice."
     )
 
 
@@ -157,13 +173,13 @@ def build_log_lost_error(prefix: str, log_topic: str) -> ExactlyOnceError:
         "has written one. Either decisionLogTopic was changed, or the topic was deleted or emptied, someone else's "
         "records have replaced the entry, or partitions were added to the topic. It is not known which batch was "
         "committed last, so nothing was written. If decisionLogTopic was changed, set it back. Otherwise:\n"
-        "1. End the transactions that are open under this prefix with Kafka's kafka-transactions.sh, or wait until "
-        "they time out.\n"
+        "1. Wait until the transactions that are open under this prefix have timed out, at the latest after the "
+        "brokers' transaction.max.timeout.ms.\n"
         "2. Compare the last batch of the checkpoint, or the job's rows, with the records in Kafka. "
         f"{COMPARISON_HINT}\n"
-        "3. Do not run a job again whose rows are there. A query, or a job whose rows are missing, can start with "
-        "another transactionalIdPrefix (a job that sets none, with another idempotencyKey). A batch of a query that "
-        "was committed but is not yet in the checkpoint's commits will then be written once more."
+        "3. Write only the missing rows of a job. A query, or a job whose rows are all missing, can start with another "
+        "transactionalIdPrefix (a job that sets none, with another idempotencyKey). A batch of a query that was "
+        "committed, entirely or in part, but is not yet in the checkpoint's commits will then be written once more."
     )
 
 
@@ -194,9 +210,12 @@ def build_checkpoint_mismatch_error(entry: Entry, checkpoint: str) -> ExactlyOnc
         join_sentences(
             f"transactionalIdPrefix {entry.prefix} is in use by a query with the checkpoint {entry.checkpoint}, and "
             f"this query has the checkpoint {checkpoint}. Nothing was written. Give each query its own prefix. If the "
-            "checkpoint was moved, move it back, let the query finish its last batch at the old location, stop it, "
-            "move the checkpoint to the new location, and start the query there with another prefix or without a "
-            "prefix. If both are the same location, specify it as before.",
+            "checkpoint was moved, move it back, let the query finish its last batch at the old location, and stop it. "
+            "Check that `pykafka transactions` shows the query's last decision as done, and that the checkpoint's "
+            "commits folder contains a file with the number of this batch. If not, start and stop the query once more, "
+            "and check again, because the batch would otherwise be written twice. Then move the checkpoint to the new "
+            "location, and start the query there with another prefix or without a prefix. If both are the same "
+            "location, specify it as before.",
             describe_unknown_writer(entry),
         )
     )
@@ -277,9 +296,9 @@ def build_unproven_decision_error(
         f"The decision log says that {batch} is already in Kafka (prefix {entry.prefix}) and had "
         f"{decided_summary}; this run has {summary}. However, it is not known who wrote this log entry. "
         f"{_UNKNOWN_WRITER_REASON} Nothing was written now. Compare the rows with the records in Kafka. "
-        f"{COMPARISON_HINT} If the rows are there, set "
-        'onReplayMismatch to "warn" for this run to keep the committed rows. If they are not, start with another '
-        f"{option}."
+        f"{COMPARISON_HINT} If only some of the rows are there, first write the missing ones with a job of your own. "
+        'When all of them are there, set onReplayMismatch to "warn" for this run to keep the committed rows. If none '
+        f"of them are there, start with another {option}."
     )
 
 
@@ -313,7 +332,7 @@ def build_unknown_prefix_error(log_topic: str, prefix: str, *, log_exists: bool)
 _DELETED_ENTRY_REASON = (
     "If it uses this log, no transactions are left to end: the entry of a job without a name is deleted once all of "
     "them are committed or aborted. Unless the application log says that the job was aborted, compare its rows with "
-    f"the records in Kafka before you run it again. {COMPARISON_HINT}"
+    f"the records in Kafka, and write only the missing ones. {COMPARISON_HINT}"
 )
 
 

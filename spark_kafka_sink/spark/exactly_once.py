@@ -180,7 +180,9 @@ class ExactlyOnceWrite:
                 "Some tasks have written the batch, and others have skipped it as already committed. Run the write "
                 "again."
             )
-        if skipped_task_count:  # every task has skipped the batch
+        # In a write through mapInArrow, Spark runs no task for a DataFrame without partitions, such as
+        # `frame.where("false")`. So there is no task that has found out whether the batch is decided.
+        if skipped_task_count or (not reports and self.start.is_decided(batch)):
             self.start.check_skipped_batch(
                 batch, summary, tolerate_mismatch=self.delivery.options.tolerate_replay_mismatch
             )

@@ -154,8 +154,10 @@ def test_abort_aborts_undecided_transactions(capsys: Output, query: Query) -> No
     assert "driver-1" in capsys.readouterr().out, "the list shows the query's driver, not this command"
 
 
-def test_abort_does_not_advise_against_running_the_aborted_job_again(capsys: Output, broker: EmbeddedBroker) -> None:
-    """The last decision under the prefix is about an earlier job."""
+def test_abort_allows_to_run_the_aborted_job_again_unless_another_run_of_it_is_committed(
+    capsys: Output, broker: EmbeddedBroker
+) -> None:
+    """The last decision is about an earlier job, or about an earlier run of this one that a scheduler has retried."""
     jobs = Query(broker, checkpoint="")
     start = jobs.begin()
     with Driver(jobs.delivery) as driver:
@@ -166,7 +168,8 @@ def test_abort_does_not_advise_against_running_the_aborted_job_again(capsys: Out
     assert capsys.readouterr().out.endswith(
         "Aborted: p-2-0-0, p-2-1-0.\n"
         "Done before: job number 1, which is committed or was given up. Do not run job number 1 again, because it has "
-        "no idempotencyKey. Any other job whose transactions were aborted may be run again.\n"
+        "no idempotencyKey. Any other job whose transactions were aborted may be run again, unless another run of it "
+        "is committed, such as job number 1 if a scheduler has retried it.\n"
     )
 
 

@@ -145,7 +145,16 @@ def test_job_in_doubt_is_compared_with_the_last_decision_before_abort_because_a_
     decided, undecided, unknown = outcomes.splitlines()
     assert decided.startswith("- job number 4: the job is decided. Do not run it again.")
     assert undecided.startswith("- a smaller number, or none: the job is not decided. If no other job with this prefix")
+    assert undecided.endswith(
+        "Then run the job again, unless another run of it is committed, such as the one with the smaller number if a "
+        "scheduler has retried the job."
+    )
     assert unknown.startswith("- anything else: another job may have been decided since.")
+
+
+@pytest.mark.parametrize("entry", [JOB, UNNAMED_JOB], ids=["job without a key", "job without a name"])
+def test_aborted_job_may_be_run_again_unless_another_run_of_it_is_committed(entry: Entry) -> None:
+    assert "run it again, unless another run of it is committed." in decision_errors.build_unknown_outcome_remedy(entry)
 
 
 def test_job_in_doubt_is_aborted_if_no_other_job_can_use_its_prefix() -> None:
@@ -346,3 +355,11 @@ def test_messages_that_advise_a_comparison_say_that_open_transactions_hide_rows(
     for message in messages:
         assert re.search("[Cc]ompare (the|its|their) ", message)
         assert decision_errors.COMPARISON_HINT in message
+        assert "missing ones" in message or "missing rows" in message, "the batch may be committed in part"
+
+
+def test_comparison_waits_for_all_transactions_that_hide_rows() -> None:
+    """Kafka acknowledges the end of a transaction before it has written the marker to each partition."""
+    for state in ("Ongoing", "PrepareCommit", "PrepareAbort"):
+        assert state in decision_errors.COMPARISON_HINT
+    assert "stop them first" in decision_errors.COMPARISON_HINT

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import pytest
 
@@ -120,6 +121,42 @@ def test_error_names_what_stopped_the_write() -> None:
     }
     for message, error in errors.items():
         assert message in str(error)
+
+
+def test_moved_checkpoint_must_contain_the_last_decided_batch_before_another_prefix_is_used() -> None:
+    """A stop may interrupt the query after the sink's commit and before Spark's. The batch is then run again."""
+    message = str(precommit_errors.build_checkpoint_mismatch_error(ENTRY, "/b"))
+    steps = (
+        "move it back, let the query finish its last batch at the old location, and stop it",
+        "Check that `pykafka transactions` shows the query's last decision as done, and that the checkpoint's commits "
+        "folder contains a file with the number of this batch",
+        "If not, start and stop the query once more, and check again",
+        "Then move the checkpoint to the new location, and start the query there with another prefix",
+    )
+    positions = [message.find(step) for step in steps]
+    assert -1 not in positions
+    assert positions == sorted(positions)
+
+
+@pytest.mark.parametrize(
+    "build_error", [precommit_errors.build_superseded_error, precommit_errors.build_overtaken_error]
+)
+def test_driver_of_job_is_not_started_after_another_run_of_the_job_without_a_key(
+    build_error: Callable[[Entry, str], ExactlyOnceError],
+) -> None:
+    sentence = (
+        "If the newer driver is another run of this job, start this one again only if the job has an idempotencyKey"
+    )
+    jobs = Entry("p").with_claim("job-2", "", 60_000, writer_kind=WriterKind.JOB)
+    assert sentence in str(build_error(jobs, "job-1"))
+    assert sentence not in str(build_error(ENTRY, "driver-1"))
+
+
+def test_lost_log_is_compared_when_its_transactions_have_timed_out() -> None:
+    """`kafka-transactions.sh abort` ends a transaction in one partition. At the coordinator, it stays open."""
+    message = str(precommit_errors.build_log_lost_error("p", "decisions"))
+    assert "1. Wait until the transactions that are open under this prefix have timed out" in message
+    assert "kafka-transactions.sh abort" not in message
 
 
 def test_unreadable_entry_is_reported_with_its_position_and_cause() -> None:

@@ -41,6 +41,12 @@ from tests.exactly_once.embedded_query import connect_client, read_values
 
 SCHEMA = StructType([StructField("value", StringType())])
 EXACTLY_ONCE = {"deliveryguarantee": "exactly-once", "idempotencykey": "today"}
+MICRO_BATCH = {
+    "deliveryguarantee": "exactly-once",
+    "checkpointlocation": "/checkpoint",
+    MICRO_BATCH_OPTION: "true",
+    QUERY_ID_OPTION: "q",
+}
 
 RunTask = Callable[[int], dict[str, bytes]]
 
@@ -135,6 +141,38 @@ def test_writes_dataframe_without_partitions(sink_options: dict[str, str], monke
     ] * 2
 
 
+def test_rejects_rerun_without_partitions_of_committed_job(
+    broker: EmbeddedBroker, sink_options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark runs no task for a DataFrame such as `frame.where("false")`, so no task finds out that the job is done."""
+    once = sink_options | EXACTLY_ONCE
+    write_with_map_in_arrow(FakeFrame([["a"]], monkeypatch, run_all), once)
+    with pytest.raises(ExactlyOnceError, match=r"\(t: 1\) were committed, and this run has 0 rows"):
+        write_with_map_in_arrow(FakeFrame([], monkeypatch, run_all), once)
+    write_with_map_in_arrow(FakeFrame([], monkeypatch, run_all), once | {"idempotencykey": "tomorrow"})
+    write_with_map_in_arrow(FakeFrame([], monkeypatch, run_all), once | {"onreplaymismatch": "warn"})
+    assert read_values(broker) == ["a"]
+
+
+def test_rejects_rerun_without_partitions_of_committed_micro_batch(
+    sink_options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(number: int, *tasks: Sequence[str], **more: str) -> None:
+        frame = FakeFrame(tasks, monkeypatch, run_all, micro_batch=MicroBatchId("q", str(number)))
+        write_with_map_in_arrow(frame, sink_options | MICRO_BATCH | {BATCH_ID_OPTION: str(number)} | more)
+
+    run(7, ["a"])
+    with pytest.raises(
+        ExactlyOnceError, match=r"batch 7 of query q .* \(t: 1\) were committed, and this run has 0 rows"
+    ):
+        run(7)
+    with pytest.raises(ExactlyOnceError, match="batch 6 of query q must not be written"):
+        run(6)
+    run(7, onreplaymismatch="warn")
+    run(8)
+    run(9, ["b"])
+
+
 def test_commits_reports_of_hundreds_of_tasks(
     broker: EmbeddedBroker, sink_options: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,13 +228,7 @@ def test_failed_micro_batch_that_is_already_committed_is_not_reported_as_aborted
         frame.run_task(0)
         raise RuntimeError("of Spark")
 
-    stream = sink_options | {
-        "deliveryguarantee": "exactly-once",
-        "checkpointlocation": "/checkpoint",
-        MICRO_BATCH_OPTION: "true",
-        QUERY_ID_OPTION: "q",
-        BATCH_ID_OPTION: "7",
-    }
+    stream = sink_options | MICRO_BATCH | {BATCH_ID_OPTION: "7"}
     batch = MicroBatchId("q", "7")
     write_with_map_in_arrow(
         FakeFrame([["a"]], monkeypatch, run_all, micro_batch=batch), stream | {STREAM_START_OPTION: "first"}

@@ -7,18 +7,21 @@ from unittest.mock import patch
 
 import pytest
 
-from spark_kafka_sink.errors import ExactlyOnceError
+from spark_kafka_sink.errors import CommitLostError, ExactlyOnceError
 from spark_kafka_sink.exactly_once import decision_log
 from spark_kafka_sink.exactly_once.decision_log import DecisionLog
 from spark_kafka_sink.exactly_once.entries import Entry
 from spark_kafka_sink.exactly_once.log_topic import PARTITION_COUNT, partition_for
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
+from spark_kafka_sink.requests.transaction_admin import init_producer_id
 from spark_kafka_sink.testing import EmbeddedBroker
 from tests.exactly_once import rules
 from tests.exactly_once.embedded_query import (
     LOG,
     PREFIX,
     Query,
+    connect_client,
+    decide_and_stop_before_commit,
     fence_driver_id,
     open_query_transactions,
     read_values,
@@ -38,6 +41,25 @@ def test_running_query_and_restart_detect_deleted_log(broker: EmbeddedBroker, *,
             (query if runs else query.with_new_driver()).begin()
     query.with_new_driver(prefix="another").run(1)
     assert read_values(broker) == rows(0, 1)
+
+
+def test_deleted_log_of_job_that_is_committed_in_part_allows_to_write_only_the_missing_rows(
+    broker: EmbeddedBroker,
+) -> None:
+    """The driver died during the commit. One transaction timed out before the next driver committed the other one."""
+    job = Query(broker)
+    _, second_id = decide_and_stop_before_commit(job)
+    with connect_client(broker) as client:
+        init_producer_id(client, second_id, 60_000)
+    with pytest.raises(CommitLostError):
+        job.with_new_driver().begin()
+    broker.control.delete_topic(LOG)
+    with pytest.raises(
+        ExactlyOnceError,
+        match=r"3\. Write only the missing rows of a job\. A query, or a job whose rows are all missing",
+    ):
+        job.with_new_driver(name="driver-3").begin()
+    assert read_values(broker) == ["0/0"]
 
 
 def test_deleted_log_causes_duplicate_batch_without_the_claim_mark(
