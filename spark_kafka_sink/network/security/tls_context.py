@@ -48,8 +48,8 @@ _IANA_SUITE_PATTERN = re.compile(
 class StoreConfig:
     """The source of a keystore or truststore: a file, or PEM text in the configuration itself."""
 
-    store_path: str | None = None
-    """The path of a file, which is not read if `pem` is set."""
+    store_path: str | None = field(default=None, repr=False)
+    """The path of a file, which is not read if `pem` is set. It may be a private key that was set by mistake."""
     type_name: str | None = None
     password: str | None = field(default=None, repr=False)
     key_password: str | None = field(default=None, repr=False)
