@@ -179,7 +179,7 @@ def _load_truststore(context: ssl.SSLContext, truststore: StoreConfig) -> None:
         raise ConfigurationError(OptionFault(option, "has no certificate of an authority."))
     try:
         context.load_verify_locations(cadata=authorities)
-    except ssl.SSLError as error:
+    except (ssl.SSLError, TypeError) as error:  # TypeError: a certificate contains a character that is not ASCII
         raise ConfigurationError(OptionFault(option, "has a certificate that is damaged.")) from error
 
 

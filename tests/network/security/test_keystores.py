@@ -185,6 +185,7 @@ def test_pkcs12_error_names_remedies_without_cryptography(monkeypatch: pytest.Mo
         ),
         ({"truststore_certificates": "nothing"}, "ssl.truststore.certificates has no certificate"),
         ({"truststore_certificates": CHAIN.replace("M", "N")}, "damaged"),
+        ({"truststore_certificates": CHAIN.replace("M", "\xe9")}, "damaged"),
         ({"keystore_key": CHAIN, "keystore_certificate_chain": CHAIN}, "needs a private key"),
         ({"keystore_key": KEY + KEY, "keystore_certificate_chain": CHAIN}, "more than one private key"),
         ({"keystore_location": str(STORES / "trust.jks")}, "needs a private key"),
