@@ -53,7 +53,7 @@ def read_bounded_file(
         # O_NONBLOCK, opening a pipe does not wait for a writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | (0 if allow_pipe else os.O_NONBLOCK))
     except ValueError as error:
-        raise OSError(errno.EINVAL, "the path contains a NUL character") from error
+        raise OSError(errno.EINVAL, "the path contains a NUL character or is not valid Unicode") from error
     with open(descriptor, "rb") as file:
         _check_file_type(os.fstat(descriptor).st_mode, allow_pipe)
         content = file.read(max_bytes + 1)
