@@ -123,7 +123,7 @@ def _parse_check_hostname(options: Mapping[str, str], faults: OptionFaults) -> b
 
 
 def _parse_cipher_suites(options: Mapping[str, str], faults: OptionFaults) -> tuple[str, ...]:
-    """Return the allowed cipher suites; empty if the option is not set. Add a fault for each unsupported one."""
+    """Return the allowed cipher suites; empty if the option is not set. Add a fault for each unusable one."""
     suites = tuple(_split_list(options.get("ssl.cipher.suites", "")))
     tls13_suites = TLS13_SUITES & set(suites)
     if tls13_suites and tls13_suites != TLS13_SUITES:
@@ -132,7 +132,10 @@ def _parse_cipher_suites(options: Mapping[str, str], faults: OptionFaults) -> tu
         )
     for name in suites:
         if name not in tls13_suites and find_openssl_suite(name) is None:
-            problem = "has {name!r}, which is not the name of a secure suite that this machine's OpenSSL supports."
+            problem = (
+                "has {name!r}, which is not the name of a suite that can be used here: this machine's OpenSSL must "
+                "support it, and it must encrypt and authenticate the server with a certificate."
+            )
             faults.add("ssl.cipher.suites", problem, name=name)
     return suites
 
