@@ -46,6 +46,22 @@ def test_reports_each_invalid_tls_option(changed: dict[str, object], fault: str)
 
 
 @pytest.mark.parametrize(
+    ("name", "other_options"),
+    [
+        ("ssl.truststore.location", {"ssl.truststore.password": "hush"}),
+        ("ssl.truststore.certificates", {"ssl.truststore.location": "a", "ssl.truststore.password": "hush"}),
+        ("ssl.keystore.location", {"ssl.keystore.password": "hush"}),
+        ("ssl.keystore.key", {"ssl.keystore.certificate.chain": "a"}),
+        ("ssl.keystore.certificate.chain", {"ssl.keystore.key": "a"}),
+        ("ssl.keystore.key", {"ssl.keystore.location": "a", "ssl.keystore.certificate.chain": "b"}),
+    ],
+)
+def test_does_not_compare_empty_option_with_other_options_of_store(name: str, other_options: dict[str, str]) -> None:
+    messages = collect_faults(SCRAM | other_options | {name: ""})
+    assert messages == (f"{name} must not be empty. Set it, or remove the option.",)
+
+
+@pytest.mark.parametrize(
     ("suites", "is_warned"),
     [
         ("TLS_AES_256_GCM_SHA384", True),
