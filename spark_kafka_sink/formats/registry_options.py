@@ -35,7 +35,7 @@ from spark_kafka_sink.formats.registry_transport import REGISTRY_PREFIX, Registr
 from spark_kafka_sink.network.security.tls_context import TlsConfig
 from spark_kafka_sink.network.security.tls_options import parse_tls
 from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
-from spark_kafka_sink.options import HiddenValueError, Option
+from spark_kafka_sink.options import HiddenValueError, Option, check_text
 
 # Values of the options that select schemas and subjects. Users type them.
 SCHEMA_SOURCES = ("register", "lookup", "latest")
@@ -84,6 +84,14 @@ class RegistryOptions:
         return f"{topic}-{schema_name}"
 
 
+def _parse_user_info(value: object) -> str | None:
+    """Return the user name and password, or None for an empty string. Raise HiddenValueError for invalid text."""
+    user_info = parse_optional_text(value)
+    if user_info:
+        check_text(user_info)
+    return user_info
+
+
 def _parse_token(value: object) -> str | None:
     """Return the bearer token, or None for an empty string. Raise HiddenValueError for characters that are invalid."""
     token = parse_optional_text(value)
@@ -96,7 +104,7 @@ _TLS_OPTIONS = tuple(
     Option(
         f"{REGISTRY_PREFIX}{option.name}",
         option.default or "",
-        parse_text,
+        option.parse,
         option.description.replace("the broker's", "the registry's"),
         secret=option.secret,
     )
@@ -113,7 +121,7 @@ REGISTRY_OPTIONS = (
     Option(
         "schema.registry.basic.auth.user.info",
         None,
-        parse_optional_text,
+        _parse_user_info,
         "credentials for the schema registry, as `user:password`",
         secret=True,
     ),
@@ -300,7 +308,12 @@ def _parse_registry(parsed_options: ParsedOptions, option_spelling: OptionSpelli
 
 
 def _parse_registry_tls(parsed_options: ParsedOptions) -> TlsConfig:
-    """Parse the registry's `ssl.*` options, which have the names of Kafka's after REGISTRY_PREFIX."""
+    """Parse the registry's `ssl.*` options, which have the names of Kafka's after REGISTRY_PREFIX.
+
+    Return the defaults if a value is not valid text. Without this value, the other options could not be checked.
+    """
+    if any(option.field in parsed_options.invalid_fields for option in _TLS_OPTIONS):
+        return TlsConfig()
     kafka_options = {
         option.name.removeprefix(REGISTRY_PREFIX): parsed_options.values[option.field]
         for option in _TLS_OPTIONS

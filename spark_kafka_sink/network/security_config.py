@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 from spark_kafka_sink.diagnostics.deferred_log import warn_once
 from spark_kafka_sink.errors import ConfigurationError, OptionFaults
-from spark_kafka_sink.network.security_options import SECURITY_OPTIONS, get_default, get_option, to_option_text
+from spark_kafka_sink.network.security_options import SECURITY_OPTIONS, get_default, get_option
+from spark_kafka_sink.options import HiddenValueError
 
 if TYPE_CHECKING:
     import ssl
@@ -64,14 +65,15 @@ class SecurityConfig:
 def parse_security_config(options: Mapping[str, object]) -> SecurityConfig:
     """Parse the security options in `options` and ignore all other options.
 
-    Raise a single ConfigurationError that lists the faults of all options.
+    Raise a single ConfigurationError that lists the faults of all options. If the value of an option is not valid
+    text, the other values are not checked.
     """
     faults = OptionFaults()
     option_texts = _collect_option_texts(options, faults)
     protocol = get_option(option_texts, "security.protocol").upper()
     if protocol not in SECURITY_PROTOCOLS:
         faults.add("security.protocol", f"must be one of {', '.join(SECURITY_PROTOCOLS)}.")
-    # Like the Java client, accept options that the protocol does not use, without validating them.
+    # Like the Java client, accept options that the protocol does not use, without validating their text.
     tls = _parse_tls(option_texts, faults) if "SSL" in protocol else None
     token_callback = options.get("sasl.oauthbearer.token.callback")
     login = _parse_login(option_texts, token_callback, faults) if "SASL" in protocol else None
@@ -105,8 +107,12 @@ def _parse_login(option_texts: Mapping[str, str], token_callback: object, faults
 
 
 def _collect_option_texts(options: Mapping[str, object], faults: OptionFaults) -> dict[str, str]:
-    """Return the text of each supported security option that is set. Add unsupported options to `faults`."""
+    """Return the text of each supported security option that is set. Add unsupported options to `faults`.
+
+    Raise ConfigurationError if a value is not valid text. Without this value, other options could not be checked.
+    """
     option_texts = {}
+    text_faults = OptionFaults()
     for name, value in options.items():
         option = SECURITY_OPTIONS.get(name)
         # A callable is the token callback. It has no text, and parse_security_config passes it on as it is.
@@ -115,7 +121,15 @@ def _collect_option_texts(options: Mapping[str, object], faults: OptionFaults) -
         if option.unsupported_reason:
             faults.add(name, f"cannot be set: {option.unsupported_reason}.")
         else:
-            option_texts[name] = to_option_text(value)
+            try:
+                text = option.parse(value)
+            except HiddenValueError as error:
+                text_faults.add(name, "{problem}.", problem=error)
+            else:
+                assert isinstance(text, str)
+                option_texts[name] = text
+    if text_faults:
+        raise ConfigurationError([*faults, *text_faults])
     return option_texts
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spark_kafka_sink.options import Option, build_option_table
+from spark_kafka_sink.options import Option, build_option_table, check_text
 
 
 def to_option_text(value: object) -> str:
@@ -18,9 +18,20 @@ def to_option_text(value: object) -> str:
     return (str(value).lower() if isinstance(value, bool) else str(value)).strip()
 
 
+def _parse_text(value: object) -> str:
+    text = to_option_text(value)
+    check_text(text)
+    return text
+
+
 def _text_option(name: str, description: str, *, default: str | None = None, secret: bool = False) -> Option:
     """Build an option whose value is only converted to text here. The parsers of TLS and SASL validate the text."""
-    return Option(name, default, to_option_text, description, secret=secret)
+    return Option(name, default, _parse_text, description, secret=secret)
+
+
+def _path_option(name: str, description: str) -> Option:
+    """Build an option that names a file. Unlike other text, the name of a file may not be UTF-8."""
+    return Option(name, None, to_option_text, description)
 
 
 _JAVA_CLASS_REASON = "it would load a Java class"
@@ -28,11 +39,11 @@ _JVM_ONLY_DESCRIPTION = "JVM only; accepted but ignored"
 
 _SUPPORTED_OPTIONS = (
     _text_option("security.protocol", "PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL", default="PLAINTEXT"),
-    _text_option("ssl.truststore.location", "file with the certificates of the trusted authorities"),
+    _path_option("ssl.truststore.location", "file with the certificates of the trusted authorities"),
     _text_option("ssl.truststore.password", "password of the truststore", secret=True),
     _text_option("ssl.truststore.type", "PEM, PKCS12 or JKS; by default detected from the file"),
     _text_option("ssl.truststore.certificates", "PEM text of the trusted certificates, instead of a file"),
-    _text_option("ssl.keystore.location", "file with the client's private key and certificate chain"),
+    _path_option("ssl.keystore.location", "file with the client's private key and certificate chain"),
     _text_option("ssl.keystore.password", "password of the keystore", secret=True),
     _text_option("ssl.keystore.type", "PEM, PKCS12 or JKS; by default detected from the file"),
     _text_option("ssl.keystore.certificate.chain", "PEM text of the client's certificate chain, instead of a file"),
@@ -73,12 +84,12 @@ _SUPPORTED_OPTIONS = (
         "a token (the grant jwt-bearer), as Google's service accounts do",
         default="org.apache.kafka.common.security.oauthbearer.DefaultJwtRetriever",
     ),
-    _text_option(
+    _path_option(
         "sasl.oauthbearer.assertion.file",
         "OAUTHBEARER: a file with an assertion that another program signs and renews, instead of the client secret; "
         "read for each token request, in Spark on the driver and on the workers",
     ),
-    _text_option(
+    _path_option(
         "sasl.oauthbearer.assertion.private.key.file",
         "OAUTHBEARER: a file with a private key (PEM) that signs assertions, instead of the client secret; read for "
         "each token request, in Spark on the driver and on the workers; requires the extra `oauth`",
@@ -93,7 +104,7 @@ _SUPPORTED_OPTIONS = (
         "OAUTHBEARER: the signature algorithm of assertions, RS256 or ES256",
         default="RS256",
     ),
-    _text_option(
+    _path_option(
         "sasl.oauthbearer.assertion.template.file",
         'OAUTHBEARER: a JSON file with further headers and claims, `{"header": {"kid": ...}, "payload": {...}}`; its '
         "claims take precedence over the options for `iss`, `sub` and `aud`",

@@ -18,6 +18,21 @@ class HiddenValueError(ValueError):
     """Raised for an invalid value that error messages must not show because it may be a secret or very long."""
 
 
+def check_text(text: str) -> None:
+    """Raise HiddenValueError if the text has a NUL character or cannot be encoded in UTF-8.
+
+    C libraries take a NUL character for the end of the text. Unpaired surrogates cannot be encoded; Python produces
+    them for bytes of the command line or the environment that are not UTF-8.
+    """
+    try:
+        text.encode()
+        is_valid = "\0" not in text
+    except UnicodeEncodeError:
+        is_valid = False
+    if not is_valid:
+        raise HiddenValueError("must be text in UTF-8 without NUL characters")
+
+
 @dataclass(frozen=True)
 class Option:
     """An option of the Java client or of the sink."""

@@ -9,6 +9,7 @@ import errno
 import os
 import re
 import stat
+from pathlib import Path
 
 from spark_kafka_sink.diagnostics.text import sanitize
 from spark_kafka_sink.errors import OptionFault
@@ -21,14 +22,17 @@ _FILE_TYPES = (
     (stat.S_ISCHR, "a device"),
     (stat.S_ISBLK, "a device"),
 )
-_FILE_CONTENT_PATTERN = re.compile(
-    r'-----BEGIN|[\r\n]|\{\s*"|eyJ[\w-]*\.[\w-]*\.|'
-    r"^(?:M|LS0t|QmFnI|[/_]u3[+-]7|e[wy])[\w+/-]{60,}(?:[=\s]|$)"
+_FILE_CONTENT_PATTERN = re.compile(r'-----BEGIN|[\r\n]|\{\s*"|eyJ[\w-]*\.[\w-]*\.')
+"""PEM, text with several lines, JSON, or a JSON Web Token."""
+_ENCODED_CHARACTERS = r"A-Za-z0-9+/_=%:\s\\-"
+_ENCODED_CONTENT_PATTERN = re.compile(
+    rf"(?<![{_ENCODED_CHARACTERS}])[{_ENCODED_CHARACTERS}]{{60,}}(?![{_ENCODED_CHARACTERS}]|\.\w+$)"
 )
-"""PEM, text with several lines, JSON, a JSON Web Token, or a file in base64.
+"""Content in base64 or hexadecimal: a long run of such characters that does not end in a file name extension.
 
-The second line lists how files in base64 begin: DER and PKCS12 with M; PEM with LS0t, or with QmFnI if OpenSSL has
-written "Bag Attributes" before the key; JKS with /u3+7; JSON with ew or ey.
+Percent-encoded characters, spaces and the two characters of `\\n` may be part of the run. The content of the shortest
+keys, those of Ed25519, has 64 characters. The lookbehind rejects all but the first position of a run, so that the
+search takes linear time.
 """
 
 
@@ -49,7 +53,7 @@ def read_bounded_file(
         # O_NONBLOCK, opening a pipe does not wait for a writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | (0 if allow_pipe else os.O_NONBLOCK))
     except ValueError as error:
-        raise OSError(errno.EINVAL, "the path contains a NUL character") from error
+        raise OSError(errno.EINVAL, "the path contains a NUL character or is not valid Unicode") from error
     with open(descriptor, "rb") as file:
         _check_file_type(os.fstat(descriptor).st_mode, allow_pipe)
         content = file.read(max_bytes + 1)
@@ -70,17 +74,28 @@ def build_unreadable_file_fault(
     `content_remedy`: what to do with the content other than to save it, such as "set {valueSchema} to the schema". It
     is part of the OptionFault's text.
     """
-    if _FILE_CONTENT_PATTERN.search(path):
+    if _is_file_content(path):
         alternative = f", or {content_remedy}" if content_remedy else ""
         text = (
-            "must be the path of a file, but contains the content itself. Save the content to a file and set the "
-            f"option to the path of the file{alternative}."
+            "must be the path of a file, but seems to contain the content itself, which is not shown. Save the "
+            f"content to a file and set the option to the path of the file{alternative}."
         )
         return OptionFault(option, text)
     # Unlike `strerror`, the text of an OSError contains the path.
     reason = getattr(error, "strerror", None) or error
     values = {"path": sanitize(path), "machine": machine, "reason": reason}
     return OptionFault(option, "is {path}, which cannot be read on {machine}: {reason}.", values)
+
+
+def _is_file_content(value: str) -> bool:
+    """Return whether the value of an option that must name a file is probably the content of a file.
+
+    A path without an extension may consist of the characters of base64, but usually its first directory exists.
+    """
+    if _FILE_CONTENT_PATTERN.search(value):
+        return True
+    first_directory = Path(*Path(value).parts[: 2 if value.startswith("/") else 1])
+    return _ENCODED_CONTENT_PATTERN.search(value) is not None and not os.path.exists(first_directory)
 
 
 def _check_file_type(mode: int, allow_pipe: bool) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
 import pickle
 import ssl
 
 import pytest
 
 from spark_kafka_sink.diagnostics.deferred_log import clear_logged_warnings
+from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.network.security_config import SecurityConfig, parse_security_config
 from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
 from tests.network.security.security_cases import OAUTH, OIDC, SCRAM, build_jaas_config, collect_faults
@@ -49,6 +51,34 @@ def test_reports_each_invalid_security_option(changed: dict[str, object], fault:
     messages = collect_faults(SCRAM | changed)
     assert any(fault in message for message in messages), messages
     assert "hush" not in "\n".join(messages)
+
+
+@pytest.mark.parametrize("character", ["\0", "\udcff"], ids=["NUL", "unpaired surrogate"])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("ssl.cipher.suites", "ECDHE-RSA-AES128-GCM-SHA256,hush{}"),
+        ("ssl.keystore.key", "hush{}"),
+        ("ssl.keystore.password", "hush{}"),
+        ("sasl.jaas.config", build_jaas_config(username="alice", password="hush{}")),
+    ],
+)
+def test_rejects_value_that_is_not_text_with_one_fault(name: str, value: str, character: str) -> None:
+    options = SCRAM | {"ssl.keystore.certificate.chain": "chain", "ssl.keystore.key": "key"}
+    messages = collect_faults(options | {name: value.replace("{}", character)})
+    assert messages == (f"{name} must be text in UTF-8 without NUL characters.",)
+
+
+def test_reports_unsupported_option_together_with_value_that_is_not_text() -> None:
+    messages = collect_faults({"security.providers": "x", "ssl.key.password": "\0"})
+    assert [message.split()[0] for message in messages] == ["security.providers", "ssl.key.password"]
+
+
+@pytest.mark.parametrize("name", ["ssl.truststore.location", "ssl.keystore.location"])
+def test_file_name_need_not_be_utf_8(name: str) -> None:
+    options = {"security.protocol": "SSL", name: os.fsdecode(b"/nowhere/caf\xe9.pem")}
+    with pytest.raises(ConfigurationError, match=r"is /nowhere/caf\?.pem, which cannot be read .*: No such file"):
+        parse_security_config(options).build_ssl_context()
 
 
 def test_ignores_options_that_protocol_does_not_use() -> None:

@@ -52,8 +52,9 @@ def test_rejects_files_that_are_not_regular(tmp_path: Path) -> None:
         ):
             with pytest.raises(OSError, match=f"it is {file_type}, not a regular file"):
                 read_bounded_file(path)
-    with pytest.raises(OSError, match="NUL"):
-        read_bounded_file("a\0b")
+    for name in ("a\0b", "a\ud800b"):
+        with pytest.raises(OSError, match="the path contains a NUL character or is not valid Unicode"):
+            read_bounded_file(name)
 
 
 def test_allow_pipe_accepts_pipe_but_no_device(tmp_path: Path) -> None:
@@ -92,14 +93,29 @@ def to_base64(content: bytes) -> str:
         to_base64(b'{ "payload": {'),
         to_base64(b'{\n"payload": {'),
         "MIGH" + 18 * "AgEA" + " " + 18 * "IG/+",  # base64 in lines, whose line feeds were replaced
+        "MIGH" + 9 * "AgEA" + "\\n" + 10 * "IG/+",  # the characters of \n in place of line feeds
+        '"' + to_base64(b"0\x81\x87") + '"',
+        " " + to_base64(b"0\x81\x87"),
+        "data:;base64," + to_base64(b"0\x81\x87"),
+        "ssl.keystore.location=" + to_base64(b"0\x81\x87"),
+        to_base64(b"0\x81\x87").replace("+", "%2B").replace("=", "%3D"),
+        to_base64(b"0\x81\x87") + " # client.key",
+        to_base64(b"\xef\xbb\xbf-----BEGIN PRIVATE KEY-----"),
+        to_base64("-----BEGIN PRIVATE KEY-----".encode("utf-16")),  # begins with two slashes
+        to_base64(b"\n-----BEGIN PRIVATE KEY-----"),
+        to_base64(b"# client key\n-----BEGIN PRIVATE KEY-----"),
+        to_base64(b"Private-Key: (2048 bit, 2 primes)"),
+        to_base64(b"\xce\xce\xce\xce\x00\x00\x00\x02"),  # JCEKS
+        bytes(range(60)).hex(),
+        bytes(range(60)).hex(":"),
     ],
 )
 def test_does_not_show_file_content_in_place_of_a_path(content: str) -> None:
     error = FileNotFoundError(errno.ENOENT, "No such file or directory", content)
     text = build_unreadable_file_fault("ssl.keystore.location", content, error, "the driver").render()
     assert text == (
-        "ssl.keystore.location must be the path of a file, but contains the content itself. Save the content to a file "
-        "and set the option to the path of the file."
+        "ssl.keystore.location must be the path of a file, but seems to contain the content itself, which is not "
+        "shown. Save the content to a file and set the option to the path of the file."
     )
 
 
@@ -110,7 +126,10 @@ def test_does_not_show_file_content_in_place_of_a_path(content: str) -> None:
         "/etc/certs/{{ env }}/ca.pem",
         "/etc/certs/{, }/ca.pem",
         "orders.v1.avsc",
-        "/Volumes/" + 90 * "m",
+        "/etc/" + 20 * "production/" + "keystore",
+        "../" + 20 * "production/" + "keystore",
+        "." + 90 * "/",
+        "/mnt/secrets/kafka_2.13/" + 20 * "production/" + "client.keystore.jks",
         "eyJ.pem",
         "M",
         "/u3+7",

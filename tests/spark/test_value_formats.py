@@ -140,8 +140,9 @@ def test_a_plan_can_be_pickled_to_the_tasks() -> None:
         ),
         (
             {"valueFormat": "avro", "valueSchemaFile": '{"type": "record"}'},
-            "Option 'valueSchemaFile' must be the path of a file, but contains the content itself. Save the content to "
-            "a file and set the option to the path of the file, or set 'valueSchema' to the schema.",
+            "Option 'valueSchemaFile' must be the path of a file, but seems to contain the content itself, which is "
+            "not shown. Save the content to a file and set the option to the path of the file, or set 'valueSchema' to "
+            "the schema.",
         ),
         (
             {"valueFormat": "protobuf-confluent", "valueSchemaFile": 'syntax = "proto3";\nmessage Order {}'},

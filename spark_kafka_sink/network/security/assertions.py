@@ -37,14 +37,17 @@ _MIN_RSA_BITS = 2048
 
 @dataclass(frozen=True)
 class AssertionConfig:
-    """The source of assertions: a file with a signed assertion, or a key and the claims to sign with it."""
+    """The source of assertions: a file with a signed assertion, or a key and the claims to sign with it.
 
-    file: str | None = None
+    The repr omits the paths of the files, because they may be keys or assertions that were set by mistake.
+    """
+
+    file: str | None = field(default=None, repr=False)
     """A file with an assertion that another program signs. If it is None, assertions are signed with `key_file`."""
-    key_file: str | None = None
+    key_file: str | None = field(default=None, repr=False)
     passphrase: str | None = field(default=None, repr=False)
     algorithm: str = get_default(f"{_OPTION_PREFIX}.algorithm")
-    template_file: str | None = None
+    template_file: str | None = field(default=None, repr=False)
     issuer: str | None = None
     subject: str | None = None
     audience: str | None = None

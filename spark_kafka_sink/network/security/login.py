@@ -76,8 +76,8 @@ class Login:
     token_auth: bool = False
     kerberos_service: str = ""
     token: str = field(default="", repr=False)
-    token_file: str = ""
-    """A file with a token, which is read for each connection."""
+    token_file: str = field(default="", repr=False)
+    """The path of a file with a token, which is read for each connection. It may be a token that was set by mistake."""
     token_callback: Callable[[], object] | str | None = field(default=None, repr=False)
     """A callable, or the name `package.module:function`, which is imported in the process that connects."""
     oidc: OidcConfig | None = None

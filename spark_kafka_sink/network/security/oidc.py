@@ -25,6 +25,7 @@ import urllib.parse
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from typing import NamedTuple
 
 from spark_kafka_sink.errors import AuthenticationError, ConfigurationError, OptionFault
 from spark_kafka_sink.network.http_client import (
@@ -137,6 +138,13 @@ class _TokenResponse:
     """The unvalidated member `expires_in` of the response: the lifetime in seconds, or None."""
 
 
+class _ClockTimes(NamedTuple):
+    """The times that the two clocks show at one moment."""
+
+    monotonic_s: float
+    unix_s: float
+
+
 def _start_thread(work: Callable[[], None]) -> None:
     threading.Thread(target=work, name="pykafka-token", daemon=True).start()
 
@@ -158,8 +166,8 @@ class TokenSource:
     ) -> None:
         """Create a source that has no token yet. Tests replace all arguments except `config`.
 
-        `now_s`: the clock for lifetimes, which is never set back: the source would otherwise keep an expired token.
-        `unix_time_s`: the clock for times in tokens and assertions.
+        `now_s`: a clock that is never set back, but may stop while the machine is suspended.
+        `unix_time_s`: the clock for times in tokens and assertions, which may be set back.
         """
         self._config = config
         self._now_s = now_s
@@ -168,8 +176,9 @@ class TokenSource:
         self._run_in_background = run_in_background
         self._lock = threading.Lock()
         self._token = ""
-        self._expires_at_s = 0.0
-        self._renewal_due_at_s = 0.0
+        self._request_times = self._read_clocks()
+        self._lifetime_s = 0.0
+        self._renewal_age_s = 0.0
         self._is_renewing = False
 
     def get_token(self) -> str:
@@ -178,38 +187,49 @@ class TokenSource:
         If the cached token is about to expire, start renewing it in the background.
         """
         with self._lock:
-            now_s = self._now_s()
-            if now_s >= self._expires_at_s:
-                self._store(self._request_token(MAX_ATTEMPTS), now_s)
-            elif now_s >= self._renewal_due_at_s and not self._is_renewing:
+            times = self._read_clocks()
+            age_s = self._compute_age_s(times)
+            if age_s >= self._lifetime_s:
+                self._store(self._request_token(MAX_ATTEMPTS), times)
+            elif age_s >= self._renewal_age_s and not self._is_renewing:
                 with contextlib.suppress(RuntimeError):  # threads cannot be started during interpreter shutdown
                     self._run_in_background(self._renew)
                     self._is_renewing = True  # `_renew` cannot have reset this yet, because it needs the lock
             return self._token
 
+    def _read_clocks(self) -> _ClockTimes:
+        return _ClockTimes(self._now_s(), self._unix_time_s())
+
+    def _compute_age_s(self, times: _ClockTimes) -> float:
+        """Return the time since the token was requested: the longer of the times that the two clocks have measured.
+
+        Either clock alone may measure too little, and the source would keep an expired token.
+        """
+        return max(times.monotonic_s - self._request_times.monotonic_s, times.unix_s - self._request_times.unix_s)
+
     def _renew(self) -> None:
         """Replace the token before it expires. After a failure, try again after half of the remaining lifetime."""
-        request_time_s = self._now_s()
+        times = self._read_clocks()
         response: _TokenResponse | None = None
         try:
             response = self._request_token(max_attempts=1)
         except AuthenticationError as error:
-            remaining_s = self._expires_at_s - request_time_s
+            with self._lock:
+                remaining_s = self._lifetime_s - self._compute_age_s(times)
             _log.warning("Could not renew the token, which expires in at most %.0f s: %s", remaining_s, error)
         finally:  # even after an unexpected error, so that the token can be renewed again
             with self._lock:
                 self._is_renewing = False
                 if response is not None:
-                    self._store(response, request_time_s)
+                    self._store(response, times)
                 else:
-                    remaining_s = self._expires_at_s - request_time_s
-                    self._renewal_due_at_s = request_time_s + remaining_s / 2
+                    self._renewal_age_s = (self._compute_age_s(times) + self._lifetime_s) / 2
 
-    def _store(self, response: _TokenResponse, request_time_s: float) -> None:
+    def _store(self, response: _TokenResponse, request_times: _ClockTimes) -> None:
         """Cache the token. The lifetime counts from the request, so that the token never seems valid for too long."""
-        lifetime_s = self._compute_lifetime_s(response)
-        self._token, self._expires_at_s = response.token, request_time_s + lifetime_s
-        self._renewal_due_at_s = request_time_s + lifetime_s * self._config.refresh_window_factor
+        self._lifetime_s = self._compute_lifetime_s(response)
+        self._token, self._request_times = response.token, request_times
+        self._renewal_age_s = self._lifetime_s * self._config.refresh_window_factor
 
     def _request_token(self, max_attempts: int) -> _TokenResponse:
         """Request a new token. Raise AuthenticationError if all attempts fail or the response has no token."""

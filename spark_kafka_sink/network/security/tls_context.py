@@ -48,8 +48,8 @@ _IANA_SUITE_PATTERN = re.compile(
 class StoreConfig:
     """The source of a keystore or truststore: a file, or PEM text in the configuration itself."""
 
-    store_path: str | None = None
-    """The path of a file, which is not read if `pem` is set."""
+    store_path: str | None = field(default=None, repr=False)
+    """The path of a file, which is not read if `pem` is set. It may be a private key that was set by mistake."""
     type_name: str | None = None
     password: str | None = field(default=None, repr=False)
     key_password: str | None = field(default=None, repr=False)
@@ -115,9 +115,12 @@ def build_client_ssl_context(config: TlsConfig) -> ssl.SSLContext:
 
 
 def find_openssl_suite(name: str) -> str | None:
-    """Return OpenSSL's name of a TLS 1.2 cipher suite, or None if OpenSSL does not support it or it is insecure.
+    """Return OpenSSL's name of a TLS 1.2 cipher suite, or None if a client cannot use it or must not use it.
 
-    `name` is either OpenSSL's or IANA's name. A suite is insecure if it authenticates no server or does not encrypt.
+    A suite must be supported by OpenSSL, authenticate the server and encrypt. PSK and SRP suites need a shared secret,
+    for which there is no option.
+
+    `name`: either OpenSSL's or IANA's name.
     """
     parts = _IANA_SUITE_PATTERN.fullmatch(name)
     candidate = name if parts is None else _build_openssl_name(parts)
@@ -127,11 +130,14 @@ def find_openssl_suite(name: str) -> str | None:
     except ssl.SSLError:
         return None
     # OpenSSL also accepts rules instead of names, such as ALL:@SECLEVEL=0. No suite has such a name.
-    is_secure = any(
-        suite["name"] == candidate and suite["auth"] != "auth-null" and suite["symmetric"] is not None
+    is_usable = any(
+        suite["name"] == candidate
+        and suite["auth"] != "auth-null"
+        and suite["symmetric"] is not None
+        and not suite["kea"].endswith(("-psk", "-srp"))
         for suite in context.get_ciphers()
     )
-    return candidate if is_secure else None
+    return candidate if is_usable else None
 
 
 def _build_openssl_name(parts: re.Match[str]) -> str:
@@ -179,7 +185,7 @@ def _load_truststore(context: ssl.SSLContext, truststore: StoreConfig) -> None:
         raise ConfigurationError(OptionFault(option, "has no certificate of an authority."))
     try:
         context.load_verify_locations(cadata=authorities)
-    except ssl.SSLError as error:
+    except (ssl.SSLError, TypeError) as error:  # TypeError: a certificate contains a character that is not ASCII
         raise ConfigurationError(OptionFault(option, "has a certificate that is damaged.")) from error
 
 

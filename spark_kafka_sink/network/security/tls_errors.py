@@ -25,6 +25,10 @@ _REASON_DESCRIPTIONS: dict[str, str] = {
     "UNSUPPORTED_PROTOCOL": "no TLS version in common: compare ssl.enabled.protocols on both sides",
     "TLSV1_ALERT_PROTOCOL_VERSION": "no TLS version in common: compare ssl.enabled.protocols on both sides",
     "NO_PROTOCOLS_AVAILABLE": "ssl.enabled.protocols allows no TLS version that this machine's OpenSSL supports",
+    "NO_CIPHERS_AVAILABLE": (
+        "this machine's OpenSSL allows no suite of ssl.cipher.suites, for example because of its security level: add "
+        "other suites, or remove the option"
+    ),
     "NO_SHARED_CIPHER": "no cipher suite in common: compare ssl.cipher.suites on both sides",
     "SSLV3_ALERT_HANDSHAKE_FAILURE": (
         "the peer rejected the handshake: there is no cipher suite in common, or the peer requires a client "

@@ -50,29 +50,25 @@ def parse_tls(options: Mapping[str, str], faults: OptionFaults) -> TlsConfig:
 
 def parse_truststore(options: Mapping[str, str], faults: OptionFaults) -> StoreConfig | None:
     """Return the truststore's configuration, or None if there is no truststore. The store is not read here."""
-    store_path, pem = options.get("ssl.truststore.location"), options.get("ssl.truststore.certificates")
-    has_store = bool(store_path or pem)
-    _check_store_options(options, "truststore", has_store, faults)
-    if not has_store:
+    if not _check_store_options(options, "truststore", faults):
         return None
+    store_path, pem = options.get("ssl.truststore.location"), options.get("ssl.truststore.certificates")
     if store_path and pem:
         faults.add("ssl.truststore.location", "cannot be set together with {ssl.truststore.certificates}.")
     return StoreConfig(
         store_path,
         type_name=_find_store_type(options, "truststore"),
         password=options.get("ssl.truststore.password"),
-        pem=pem or None,
+        pem=pem,
     )
 
 
 def _parse_keystore(options: Mapping[str, str], faults: OptionFaults) -> StoreConfig | None:
     """Return the keystore's configuration, or None if there is no keystore. The store is not read here."""
+    if not _check_store_options(options, "keystore", faults):
+        return None
     store_path, key = options.get("ssl.keystore.location"), options.get("ssl.keystore.key")
     chain = options.get("ssl.keystore.certificate.chain")
-    has_store = bool(store_path or key or chain)
-    _check_store_options(options, "keystore", has_store, faults)
-    if not has_store:
-        return None
     if store_path and (key or chain):
         faults.add(
             "ssl.keystore.location",
@@ -93,25 +89,30 @@ def _find_store_type(options: Mapping[str, str], store: str) -> str | None:
     return options[f"ssl.{store}.type"].upper() if f"ssl.{store}.type" in options else None
 
 
-def _check_store_options(options: Mapping[str, str], store: str, has_store: bool, faults: OptionFaults) -> None:
+def _check_store_options(options: Mapping[str, str], store: str, faults: OptionFaults) -> bool:
     """Check the type and the password of a store, and that its options are not empty.
 
     If an empty option counted as missing, a client whose truststore is missing by mistake would trust every authority
     of the system.
 
+    Return whether there is a store whose options can be compared with each other. Those of a store with an empty option
+    cannot, because its intended value is unknown.
+
     `store`: "keystore" or "truststore".
     """
-    for name in _STORE_CONTENT_OPTIONS[store]:
-        if name in options and not options[name].strip():
-            faults.add(name, "must not be empty. Set it, or remove the option.")
+    content_options = [name for name in _STORE_CONTENT_OPTIONS[store] if name in options]
+    empty_options = [name for name in content_options if not options[name]]
+    for name in empty_options:
+        faults.add(name, "must not be empty. Set it, or remove the option.")
     store_type, password_option = _find_store_type(options, store), f"ssl.{store}.password"
     if store_type is not None and store_type not in _STORE_TYPES:
         faults.add(f"ssl.{store}.type", f"must be one of {', '.join(_STORE_TYPES)}.")
-    if password_option in options and not has_store:
+    if password_option in options and not content_options:
         faults.add(password_option, f"is set, but {option_placeholder(f'ssl.{store}.location')} is not.")
     elif password_option in options and store_type == "PEM":
         remedy = "; use {ssl.key.password}." if store == "keystore" else "."
         faults.add(password_option, f"has no meaning for PEM{remedy}")
+    return bool(content_options) and not empty_options
 
 
 def _parse_check_hostname(options: Mapping[str, str], faults: OptionFaults) -> bool:
@@ -123,7 +124,7 @@ def _parse_check_hostname(options: Mapping[str, str], faults: OptionFaults) -> b
 
 
 def _parse_cipher_suites(options: Mapping[str, str], faults: OptionFaults) -> tuple[str, ...]:
-    """Return the allowed cipher suites; empty if the option is not set. Add a fault for each unsupported one."""
+    """Return the allowed cipher suites; empty if the option is not set. Add a fault for each unusable one."""
     suites = tuple(_split_list(options.get("ssl.cipher.suites", "")))
     tls13_suites = TLS13_SUITES & set(suites)
     if tls13_suites and tls13_suites != TLS13_SUITES:
@@ -132,7 +133,10 @@ def _parse_cipher_suites(options: Mapping[str, str], faults: OptionFaults) -> tu
         )
     for name in suites:
         if name not in tls13_suites and find_openssl_suite(name) is None:
-            problem = "has {name!r}, which is not the name of a secure suite that this machine's OpenSSL supports."
+            problem = (
+                "has {name!r}, which is not the name of a suite that can be used here: this machine's OpenSSL must "
+                "support it, and it must encrypt and authenticate the server with a certificate."
+            )
             faults.add("ssl.cipher.suites", problem, name=name)
     return suites
 

@@ -249,7 +249,6 @@ def test_rejects_claims_that_are_not_json(provider: Provider, key_file: Path, tm
         (pem(RSA, "hush-3"), {}, "passphrase is wrong or missing"),
         (pem(RSA, "hush-3"), {"assertion_private_key_passphrase": "hush-4"}, "passphrase is wrong or missing"),
         (pem(SMALL_RSA), {}, "has an RSA key of 1024 bits. RS256 requires at least 2048"),
-        (pem(RSA, "hush-6"), {"assertion_private_key_passphrase": "\ud800"}, "passphrase is wrong or missing"),
         (pem(EC), {}, "is not an RSA key, which sasl.oauthbearer.assertion.algorithm RS256 requires"),
         (pem(RSA), {"assertion_algorithm": "ES256"}, "is not a P-256 key"),
         (
@@ -281,11 +280,12 @@ def test_rejects_unusable_key_without_showing_its_content(
 )
 def test_does_not_show_content_in_place_of_path(provider: Provider, key_file: Path, name: str, content: str) -> None:
     options = {"assertion_private_key_file": str(key_file), f"assertion_{name}": content}
+    config = configured(provider, **options)
     with pytest.raises(AuthenticationError) as caught:
-        source(configured(provider, **options)).get_token()
+        source(config).get_token()
     option = f"{OAUTH_OPTION_PREFIX}assertion.{name.replace('_', '.')}"
-    assert str(caught.value).startswith(f"OAUTHBEARER: {option} must be the path of a file, but contains the content")
-    assert "hush" not in "".join(traceback.format_exception(caught.value))
+    assert str(caught.value).startswith(f"OAUTHBEARER: {option} must be the path of a file, but seems to")
+    assert "hush" not in "".join(traceback.format_exception(caught.value)) + repr(config)
 
 
 def test_signs_with_encrypted_key(provider: Provider, key_file: Path) -> None:

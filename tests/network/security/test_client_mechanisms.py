@@ -130,6 +130,16 @@ def test_reads_token_file_for_each_connection(tmp_path: Path, monkeypatch: pytes
         config.create_mechanism("b")
 
 
+def test_does_not_show_token_in_place_of_token_file() -> None:
+    token = build_unsecured_token({"sub": "hush"})
+    config = parse_security_config(OAUTH | {OAUTH_OPTION_PREFIX + "token.endpoint.url": f"file:///{token}"})
+    with pytest.raises(
+        AuthenticationError, match="must be the path of a file, but seems to contain the content"
+    ) as caught:
+        config.create_mechanism("b")
+    assert token not in str(caught.value) + repr(config)
+
+
 def test_creates_gssapi_mechanism_for_service_and_host(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gssapi", SimpleNamespace())
     options = {"security.protocol": "SASL_SSL", "sasl.kerberos.service.name": "kafka"}

@@ -185,6 +185,7 @@ def test_pkcs12_error_names_remedies_without_cryptography(monkeypatch: pytest.Mo
         ),
         ({"truststore_certificates": "nothing"}, "ssl.truststore.certificates has no certificate"),
         ({"truststore_certificates": CHAIN.replace("M", "N")}, "damaged"),
+        ({"truststore_certificates": CHAIN.replace("M", "\xe9")}, "damaged"),
         ({"keystore_key": CHAIN, "keystore_certificate_chain": CHAIN}, "needs a private key"),
         ({"keystore_key": KEY + KEY, "keystore_certificate_chain": CHAIN}, "more than one private key"),
         ({"keystore_location": str(STORES / "trust.jks")}, "needs a private key"),
@@ -207,7 +208,7 @@ def test_invalid_store_error_names_its_option(settings: dict[str, str], message:
 def test_does_not_show_pem_in_place_of_store_path_and_names_options_for_pem(store: str, remedy: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         parse_security_config(options(**{f"{store}_location": KEY})).build_ssl_context()
-    assert str(caught.value).startswith(f"ssl.{store}.location must be the path of a file, but contains the content")
+    assert str(caught.value).startswith(f"ssl.{store}.location must be the path of a file, but seems to")
     assert remedy in str(caught.value)
     assert "BEGIN" not in "".join(traceback.format_exception(caught.value))
 
@@ -237,7 +238,7 @@ def test_does_not_read_store_from_device_pipe_or_large_file(store: str, tmp_path
 
 
 def test_store_repr_contains_no_secret() -> None:
-    store = StoreConfig("file", "JKS", "hush-1", "hush-2", "hush-3")
+    store = StoreConfig("hush-0", "JKS", "hush-1", "hush-2", "hush-3")
     assert "hush" not in repr(TlsConfig(truststore=store, keystore=store)) + repr(
         read_pem(KEY.replace("\n", "hush"), "hush")
     )

@@ -153,6 +153,31 @@ def test_token_expires_although_the_time_of_day_is_set_back(endpoint: Endpoint) 
     assert tokens.get_token() == "second"
 
 
+def test_requests_token_that_expired_while_the_machine_was_suspended(endpoint: Endpoint) -> None:
+    """The monotonic clock of Linux stops while a machine is suspended."""
+    clock, time_of_day = Clock(seconds=50.0), Clock()
+    endpoint.answer({"access_token": "first", "expires_in": 100})
+    endpoint.answer({"access_token": "second", "expires_in": 100})
+    config = OidcConfig(endpoint.url, "me", "hush:1")
+    tokens = TokenSource(config, now_s=clock.now_s, unix_time_s=time_of_day.now_s)
+    assert tokens.get_token() == "first"
+    time_of_day.seconds += 100
+    assert tokens.get_token() == "second"
+
+
+def test_renews_token_that_aged_while_the_machine_was_suspended(endpoint: Endpoint) -> None:
+    clock, time_of_day = Clock(seconds=50.0), Clock()
+    endpoint.answer({"access_token": "first", "expires_in": 100})
+    endpoint.answer({"access_token": "second", "expires_in": 100})
+    config = OidcConfig(endpoint.url, "me", "hush:1")
+    tokens = TokenSource(config, now_s=clock.now_s, unix_time_s=time_of_day.now_s, run_in_background=clock.later.append)
+    assert tokens.get_token() == "first"
+    time_of_day.seconds += 80
+    assert tokens.get_token() == "first"
+    clock.run_thread()
+    assert tokens.get_token() == "second"
+
+
 def test_lifetime_in_token_is_compared_with_the_time_of_day(endpoint: Endpoint) -> None:
     clock, time_of_day = Clock(seconds=50.0), Clock()
     first = build_unsecured_token({"exp": time_of_day.seconds + 100})

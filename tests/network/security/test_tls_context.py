@@ -10,6 +10,7 @@ import pytest
 from integration.support.certificates import write_certificates
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.network.security.tls_context import TlsConfig, build_client_ssl_context, find_openssl_suite
+from spark_kafka_sink.network.security.tls_errors import describe_tls_error
 from spark_kafka_sink.network.security_config import parse_security_config
 
 
@@ -77,6 +78,31 @@ def test_rejects_suites_without_authentication_or_encryption(name: str, monkeypa
     monkeypatch.setattr(ssl.SSLContext, "set_ciphers", lambda context, text: original(context, f"{text}:@SECLEVEL=0"))
     assert find_openssl_suite("ECDHE-RSA-AES128-GCM-SHA256") is not None
     assert find_openssl_suite(name) is None
+
+
+def test_rejects_suites_that_need_a_shared_secret() -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.set_ciphers("ALL:COMPLEMENTOFALL:@SECLEVEL=0")
+    names = {suite["name"] for suite in context.get_ciphers() if {"PSK", "SRP"} & {*suite["name"].split("-")}}
+    assert names
+    assert [name for name in names if find_openssl_suite(name) is not None] == []
+
+
+def test_accepts_default_suites() -> None:
+    names = {suite["name"] for suite in ssl.create_default_context().get_ciphers() if suite["protocol"] != "TLSv1.3"}
+    assert names
+    assert [name for name in names if find_openssl_suite(name) is None] == []
+
+
+def test_names_option_if_openssl_disables_all_of_its_suites(monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenSSL's configuration on this machine may set a high security level."""
+    original = ssl.SSLContext.set_ciphers
+    monkeypatch.setattr(ssl.SSLContext, "set_ciphers", lambda context, text: original(context, f"{text}:@SECLEVEL=4"))
+    context = build_client_ssl_context(TlsConfig(cipher_suites=("ECDHE-RSA-AES128-GCM-SHA256",)))
+    tls = context.wrap_bio(ssl.MemoryBIO(), ssl.MemoryBIO(), server_hostname="broker")
+    with pytest.raises(ssl.SSLError) as caught:
+        tls.do_handshake()
+    assert "allows no suite of ssl.cipher.suites" in describe_tls_error(caught.value, "broker")
 
 
 def test_trusts_authorities_of_system_without_truststore(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,8 +28,12 @@ from tests.network.security.security_cases import SCRAM, collect_faults
         ({"ssl.protocol": "SSLv3"}, "ssl.protocol must be one of"),
         ({"ssl.enabled.protocols": "TLSv1.1,TLSv1.2"}, "ssl.enabled.protocols must be a list of"),
         ({"ssl.cipher.suites": "TLS_RSA_WITH_NOTHING"}, "has 'TLS_RSA_WITH_NOTHING', which is not the name"),
-        ({"ssl.cipher.suites": "ALL:@SECLEVEL=0"}, "has 'ALL:@SECLEVEL=0', which is not the name of a secure suite"),
-        ({"ssl.cipher.suites": "AECDH-AES256-SHA@SECLEVEL=0"}, "is not the name of a secure suite"),
+        (
+            {"ssl.cipher.suites": "ALL:@SECLEVEL=0"},
+            "has 'ALL:@SECLEVEL=0', which is not the name of a suite that can be",
+        ),
+        ({"ssl.cipher.suites": "AECDH-AES256-SHA@SECLEVEL=0"}, "is not the name of a suite that can be used here"),
+        ({"ssl.cipher.suites": "ECDHE-PSK-AES128-CBC-SHA256"}, "authenticate the server with a certificate"),
         ({"ssl.truststore.certificates": ""}, "ssl.truststore.certificates must not be empty"),
         ({"ssl.truststore.location": " "}, "ssl.truststore.location must not be empty"),
         ({"ssl.keystore.certificate.chain": ""}, "ssl.keystore.certificate.chain must not be empty"),
@@ -39,6 +43,22 @@ def test_reports_each_invalid_tls_option(changed: dict[str, object], fault: str)
     messages = collect_faults(SCRAM | changed)
     assert any(fault in message for message in messages), messages
     assert "hush" not in "\n".join(messages)
+
+
+@pytest.mark.parametrize(
+    ("name", "other_options"),
+    [
+        ("ssl.truststore.location", {"ssl.truststore.password": "hush"}),
+        ("ssl.truststore.certificates", {"ssl.truststore.location": "a", "ssl.truststore.password": "hush"}),
+        ("ssl.keystore.location", {"ssl.keystore.password": "hush"}),
+        ("ssl.keystore.key", {"ssl.keystore.certificate.chain": "a"}),
+        ("ssl.keystore.certificate.chain", {"ssl.keystore.key": "a"}),
+        ("ssl.keystore.key", {"ssl.keystore.location": "a", "ssl.keystore.certificate.chain": "b"}),
+    ],
+)
+def test_does_not_compare_empty_option_with_other_options_of_store(name: str, other_options: dict[str, str]) -> None:
+    messages = collect_faults(SCRAM | other_options | {name: ""})
+    assert messages == (f"{name} must not be empty. Set it, or remove the option.",)
 
 
 @pytest.mark.parametrize(

@@ -101,6 +101,22 @@ def test_rejects_prefix_of_registry_option_if_a_format_is_set(name: str) -> None
     assert fault.endswith(f"use 'schema.registry.{name}', without the prefix.")
 
 
+@pytest.mark.parametrize(
+    "option", [{"basic.auth.user.info": "me:hush\udcff"}, {"ssl.cipher.suites": "a\0"}, {"ssl.keystore.key": "hush\0"}]
+)
+def test_rejects_registry_option_that_is_not_text_with_one_fault(option: dict[str, str]) -> None:
+    registry_options = {
+        "url": "https://localhost",
+        "ssl.keystore.certificate.chain": "chain",
+        "ssl.keystore.key": "key",
+    }
+    options = {f"schema.registry.{name}": value for name, value in (registry_options | option).items()}
+    (name,) = option
+    assert faults(NEEDED | {"topic": "t", "valueFormat": "avro-confluent"} | options) == (
+        f"Option 'schema.registry.{name}' must be text in UTF-8 without NUL characters.",
+    )
+
+
 def test_rejects_unknown_option_without_similar_name() -> None:
     (fault,) = faults(NEEDED | {"zzzzzz": "1"})
     assert "Unknown option 'zzzzzz'" in fault
