@@ -212,6 +212,11 @@ def _load_cert_chain(
     except (ssl.SSLError, ValueError) as error:
         if "KEY_VALUES_MISMATCH" in str(error):
             text = "cannot be used: the private key does not belong to the first certificate of the chain."
+        elif any(reason in str(error) for reason in ("EE_KEY_TOO_SMALL", "CA_KEY_TOO_SMALL", "CA_MD_TOO_WEAK")):
+            text = (
+                "cannot be used: this machine's OpenSSL rejects a certificate of the chain as too weak. Use a "
+                "certificate with an RSA key of at least 2048 bits or an EC key, and signatures with SHA-256."
+            )
         else:
             text = (
                 "cannot be used: the private key or its certificate chain is damaged, or {ssl.key.password} is wrong "

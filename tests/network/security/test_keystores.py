@@ -5,6 +5,7 @@ The stores next to this file were created by Java's keytool 17; their certificat
 
 from __future__ import annotations
 
+import datetime
 import importlib
 import os
 import ssl
@@ -15,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives import serialization
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 
 from spark_kafka_sink.errors import ConfigurationError, MissingDependencyError
 from spark_kafka_sink.network.security.keystores import read_pem, read_store
@@ -219,6 +222,21 @@ def test_reports_key_that_does_not_match_certificate() -> None:
     )
     settings = options(keystore_key=other.private_key, keystore_certificate_chain=CHAIN)
     assert "does not belong to the first certificate" in failure(settings)
+
+
+def test_reports_certificate_that_openssl_rejects_as_weak() -> None:
+    weak_key = rsa.generate_private_key(public_exponent=65537, key_size=1024)
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "weak")])
+    certificate = (
+        x509.CertificateBuilder(name, name, weak_key.public_key(), serial_number=1)
+        .not_valid_before(datetime.datetime(2020, 1, 1))
+        .not_valid_after(datetime.datetime(2120, 1, 1))
+        .sign(weak_key, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    key = weak_key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    settings = options(keystore_key=key.decode(), keystore_certificate_chain=certificate.public_bytes(pem).decode())
+    assert "rejects a certificate of the chain as too weak" in failure(settings)
 
 
 @pytest.mark.parametrize("store", ["truststore", "keystore"])
