@@ -64,9 +64,10 @@ def check_report_options(options: SinkOptions) -> None:
 
 def publish_report(options: SinkOptions, report: WriteReport) -> None:
     """Publish the report to each destination named in the options. Errors are logged."""
+    published_ms = round(time.time() * 1000)
     # The start time comes from the tasks, so a write without tasks has no start time yet.
-    if not report.tasks:
-        report = dataclasses.replace(report, started_ms=round(time.time() * 1000))
+    started_ms = report.started_ms if report.tasks else published_ms
+    report = dataclasses.replace(report, started_ms=started_ms, published_ms=published_ms)
     path, topic, callback = options.report_path, options.report_topic, options.report_callback
     if path is not None:
         _try_to_publish(lambda: store.save_report(path, report), f"stored in {store.strip_query(path)}")

@@ -115,6 +115,16 @@ def test_rejects_callback_module_that_fails_to_import(
     assert "broken_callbacks:f cannot be used on the driver: of the module" in str(caught.value)
 
 
+def test_report_has_publication_time_of_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_kafka_sink.spark.report_publishing.time.time", lambda: 1_800_000_000.5)
+    path = str(tmp_path / "reports.jsonl")
+    commit_and_report(sink_options(reportPath=path), [task()], "batch 12")
+    abort_and_report(sink_options(reportPath=path), [task()], "batch 12")
+    reports = read_reports(path)
+    assert [report.published_ms for report in reports] == [1_800_000_000_500, 1_800_000_000_500]
+    assert {report.started_ms for report in reports} == {task().started_ms}, "the time of the executors"
+
+
 def test_report_without_tasks_has_time_of_commit(tmp_path: Path) -> None:
     path = str(tmp_path / "reports.jsonl")
     commit_and_report(sink_options(reportPath=path), [], "batch 4")
