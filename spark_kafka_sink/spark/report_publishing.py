@@ -15,6 +15,7 @@ from spark_kafka_sink.options.functions import import_function
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.reports import store
 from spark_kafka_sink.reports.write_report import WriteReport
+from spark_kafka_sink.spark.options.names import kafka_prefix_in_errors
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
 from spark_kafka_sink.spark.pool import PRODUCER_POOL, lease_producer
 from spark_kafka_sink.spark.worker_log import LOGGER
@@ -108,7 +109,10 @@ def _send_to_topic(options: SinkOptions, topic: str, report: WriteReport) -> Non
 
     All reports of a query or application have the same key, so they stay in order.
     """
-    with lease_producer(PRODUCER_POOL, options.producer_options, _PRODUCER_IDLE_SECONDS) as producer:
+    with (
+        kafka_prefix_in_errors(),
+        lease_producer(PRODUCER_POOL, options.producer_options, _PRODUCER_IDLE_SECONDS) as producer,
+    ):
         query_or_application_id = report.batch.partition("/")[0]
         record = ProducerRecord(topic, key=query_or_application_id.encode(), value=report.to_json().encode())
         future = producer.send(record)

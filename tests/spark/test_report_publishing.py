@@ -11,8 +11,9 @@ from unittest.mock import Mock, patch
 import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
-from spark_kafka_sink.errors import ConfigurationError
+from spark_kafka_sink.errors import ConfigurationError, MetadataTimeoutError
 from spark_kafka_sink.producer.column_plan import ColumnPlan
+from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.reports.store import read_reports
 from spark_kafka_sink.reports.write_report import WriteReport
 from spark_kafka_sink.spark import report_publishing
@@ -97,6 +98,15 @@ def test_log_of_failed_report_does_not_show_query(caplog: pytest.LogCaptureFixtu
     assert "The report could not be stored in s3://bucket/reports. The rows" in caplog.text
     assert "s3://bucket/reports cannot be written: access denied. The credentials are those" in caplog.text
     assert "hush" not in caplog.text
+
+
+def test_log_of_report_that_cannot_be_sent_names_options_as_spark_job_does(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(KafkaProducer, "send", Mock(side_effect=MetadataTimeoutError("unknown for max.block.ms")))
+    commit_and_report(sink_options(broker, reportTopic="reports"), [task()], "batch 12")
+    assert "The report could not be written to topic reports" in caplog.text
+    assert "unknown for kafka.max.block.ms" in caplog.text
 
 
 def test_callback_that_calls_exit_does_not_fail_the_write(caplog: pytest.LogCaptureFixture) -> None:
