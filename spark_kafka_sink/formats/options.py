@@ -148,6 +148,17 @@ def find_encoded_parts(options: Mapping[str, str]) -> list[str]:
     ]
 
 
+def has_registry_format(options: Mapping[str, str]) -> bool:
+    """Return whether the value or the key has a format that uses a schema registry.
+
+    `options`: as in `find_encoded_parts`.
+    """
+    format_options = {names.format.lower() for names in OPTION_NAMES.values()}
+    return any(
+        name.lower() in format_options and text.strip().lower() in REGISTRY_FORMATS for name, text in options.items()
+    )
+
+
 def parse_format_options(parsed_options: ParsedOptions) -> tuple[FormatOptions, ...]:
     """Return the options of each part that is encoded from columns.
 

@@ -49,6 +49,11 @@ SERIALIZER_OPTIONS: dict[str, str] = {
     "use.latest.version": "{schemaSource}, where 'latest' corresponds to true",
 }
 """The option to use here, by the name in Confluent's serializers, without REGISTRY_PREFIX."""
+_CREDENTIAL_OPTIONS: dict[str, str] = {
+    "basic.auth.": "{schema.registry.basic.auth.user.info}, which contains the credentials",
+    "bearer.auth.": "{schema.registry.bearer.auth.token}, which contains the token",
+}
+"""The option to use here, by the first part of the name in Confluent's serializers."""
 
 
 @dataclass(frozen=True)
@@ -177,7 +182,9 @@ def suggest_for_serializers(name: str) -> str | None:
 
     The suggestion is text for an OptionFault.
     """
-    replacement = SERIALIZER_OPTIONS.get(name.removeprefix(REGISTRY_PREFIX))
+    name = name.removeprefix(REGISTRY_PREFIX)
+    credential_option = next((text for prefix, text in _CREDENTIAL_OPTIONS.items() if name.startswith(prefix)), None)
+    replacement = SERIALIZER_OPTIONS.get(name, credential_option)
     return None if replacement is None else f"That is the name in Confluent's serializers; here it is {replacement}."
 
 

@@ -200,7 +200,7 @@ class RegistryTransport:
             if isinstance(outcome, _UrlResponse):
                 if outcome.response.status == HTTPStatus.OK:
                     return parse_json_object(outcome.response.body)
-                raise SchemaRegistryError(self._describe_rejection(outcome, subject, not_found_problem))
+                raise SchemaRegistryError(self._describe_rejection(outcome, path, subject, not_found_problem))
             backoff_s = _compute_backoff_s(attempt, outcome)
             remaining_s = deadline_s - self._now_s()
             if backoff_s is None or backoff_s >= remaining_s:
@@ -286,10 +286,12 @@ class RegistryTransport:
             has_responded=True,
         )
 
-    def _describe_rejection(self, url_response: _UrlResponse, subject: str, not_found_problem: str | None) -> str:
+    def _describe_rejection(
+        self, url_response: _UrlResponse, path: str, subject: str, not_found_problem: str | None
+    ) -> str:
         """Explain why the registry rejected a request that is not retried, and how to fix it.
 
-        `not_found_problem`: as in `request`.
+        `path`, `not_found_problem`: as in `request`.
         """
         response = url_response.response
         status, body = response.status, parse_json_object(response.body)
@@ -313,17 +315,28 @@ class RegistryTransport:
             reason = message.removesuffix(".")
             details = f": {reason}" if reason else ", which is not the response of a schema registry"
             url = self.sanitize(url_response.url)
-            return f"{url} responded with status {status}{details}. {self._describe_server_remedy(status)}"
+            return f"{url} responded with status {status}{details}. {self._describe_server_remedy(url_response, path)}"
         return f"{prefix}: {message}"
 
-    def _describe_server_remedy(self, status: int) -> str:
+    def _describe_server_remedy(self, url_response: _UrlResponse, path: str) -> str:
         """Return the remedy for a response that does not come from a schema registry but, for example, from a proxy."""
+        status = url_response.response.status
         url_option = self._config.spell("schema.registry.url")
         if is_redirect(status):
-            return f"Redirects are not followed. Set {url_option} to the URL that it redirects to."
+            return f"Redirects are not followed. {self._describe_redirect_remedy(url_response, path)}"
         if status in _WRONG_PATH_STATUSES:
             return f"Check the path of {url_option}."
         return "Check the log of the server or proxy at this URL."
+
+    def _describe_redirect_remedy(self, url_response: _UrlResponse, path: str) -> str:
+        """Return the remedy for a redirect, with the registry's URL if the target ends with the path of the request."""
+        url_option = self._config.spell("schema.registry.url")
+        target = _find_redirect_target(url_response)
+        path = path.partition("?")[0]
+        if target is not None and target.endswith(path):
+            return f"Set {url_option} to {self.sanitize(target.removesuffix(path))}."
+        target_text = "" if target is None else f"This one leads to {self.sanitize(target)}. "
+        return f"{target_text}Set {url_option} to the URL of the schema registry, without {self.sanitize(path)}."
 
     def _describe_credentials_remedy(self) -> str:
         """Return the remedy for a request that was rejected because of its credentials."""
@@ -365,6 +378,20 @@ def _build_authorization(config: RegistryConfig) -> _Authorization:
         credentials = base64.b64encode(config.user_info.encode()).decode()
         return _Authorization(f"Basic {credentials}", (config.user_info, password, credentials))
     return _Authorization(None, ())
+
+
+def _find_redirect_target(url_response: _UrlResponse) -> str | None:
+    """Return the URL to which a response redirects, without its user name, password and query.
+
+    Return None if there is no such URL, or if it differs from the request's URL only in the query.
+    """
+    request_url = url_response.url.partition("?")[0]
+    try:
+        parts = urllib.parse.urlsplit(urllib.parse.urljoin(request_url, url_response.response.location))
+    except ValueError:
+        return None
+    target = urllib.parse.urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+    return None if target == request_url or find_url_error(target) is not None else target
 
 
 def _compute_backoff_s(attempt: int, failures: Sequence[_FailedRequest]) -> float | None:

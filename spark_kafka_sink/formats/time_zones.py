@@ -36,10 +36,13 @@ _JAVA_SHORT_IDS = {
     "CTT": "Asia/Shanghai",
     "EAT": "Africa/Addis_Ababa",
     "ECT": "Europe/Paris",
+    "EST": "-05:00",
+    "HST": "-10:00",
     "IET": "America/Indiana/Indianapolis",
     "IST": "Asia/Kolkata",
     "JST": "Asia/Tokyo",
     "MIT": "Pacific/Apia",
+    "MST": "-07:00",
     "NET": "Asia/Yerevan",
     "NST": "Pacific/Auckland",
     "PLT": "Asia/Karachi",
@@ -51,7 +54,8 @@ _JAVA_SHORT_IDS = {
 }
 """Short names of zones that Spark accepts, because it passes `ZoneId.SHORT_IDS` to Java's `ZoneId.of`.
 
-EST, HST and MST are left out, because `zoneinfo` knows them.
+The names and zones are those of Java 17. Java 25 maps EST, HST and MST to Panama, Honolulu and Phoenix instead, as does
+the time zone database of some machines. The offsets of these regions differ from the fixed offsets only before 1968.
 """
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MEAN_YEAR_SECONDS = 31_556_952
@@ -111,7 +115,7 @@ def _parse_fixed_offset(zone: str) -> int | None:
     """Return the zone's offset in seconds, or None if its name is not a fixed offset."""
     if zone in _UTC_NAMES:
         return 0
-    match = _FIXED_OFFSET_PATTERN.fullmatch(zone)
+    match = _FIXED_OFFSET_PATTERN.fullmatch(_JAVA_SHORT_IDS.get(zone, zone))
     if match is None:
         return None
     sign = -1 if match[1] == "-" else 1

@@ -36,6 +36,8 @@ class HttpResponse(NamedTuple):
     """The unparsed Retry-After header."""
     date_s: float | None = None
     """The server's time from the Date header, as a Unix timestamp in seconds."""
+    location: str | None = None
+    """The unparsed Location header, which is the target of a redirect."""
 
 
 class HttpResponseTooLong(OSError):
@@ -156,6 +158,7 @@ def send_request(  # noqa: PLR0913 - the parts of the request, and the limits of
         response_body,
         retry_after=response.headers.get("Retry-After"),
         date_s=_parse_date_s(response.headers.get("Date")),
+        location=response.headers.get("Location"),
     )
 
 

@@ -54,8 +54,8 @@ def preflight(
         probe = Probe(config, nodes, target, timeouts, system)
     except ConfigurationError as error:
         remedy = (
-            "Correct the option. If it names a file, the file must exist at that path on every machine that connects "
-            "to Kafka."
+            "Correct the option. If it names a file, the file must be readable at that path on every machine that "
+            "connects to Kafka."
         )
         return _skip_remaining_checks(CheckResult(SECURITY, Outcome.FAILED, str(error), remedy), target)
     with closing(probe):

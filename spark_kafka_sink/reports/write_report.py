@@ -130,9 +130,11 @@ class WriteReport(WriteFigures):
     is_acknowledged: bool = True
     """Whether brokers have acknowledged the rows. False with acks=0."""
     started_ms: int = 0
-    """Start of the first task, as a Unix timestamp in milliseconds."""
+    """Start of the first task, as a Unix timestamp in milliseconds, according to the executor's clock."""
     duration_ms: int = 0
     """Time from the start of the first task to the end of the last, according to the executors' clocks."""
+    published_ms: int = 0
+    """Time at which the driver published the report, as a Unix timestamp in milliseconds, by the driver's clock."""
     tasks: int
     partitions: OffsetRanges
     errors: Mapping[str, int] = field(default_factory=dict)

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from spark_kafka_sink.errors import BrokerError, KafkaSinkError
 from spark_kafka_sink.records.columns import RecordColumns, combine_chunks
 from spark_kafka_sink.records.header_column import append_headers, read_header_column
+from spark_kafka_sink.spark.options.names import add_kafka_prefix
 
 MAX_TRUNCATED_BYTES = 64 * 1024
 """Size to which the key and the value of a dead letter that is too large are truncated."""
@@ -51,7 +52,7 @@ def build_dead_letters(
             _numbers_to_bytes(partition) if isinstance(partition, pa.Array) else _repeat(partition, row_count)
         ),
         ERROR_HEADER: _repeat(error_name, row_count),
-        MESSAGE_HEADER: _repeat(str(error)[:_MAX_MESSAGE_CHARACTERS], row_count),
+        MESSAGE_HEADER: _repeat(add_kafka_prefix(error.reason)[:_MAX_MESSAGE_CHARACTERS], row_count),
         BATCH_HEADER: _repeat(batch, row_count),
     }
     if columns.timestamp is not None:

@@ -123,42 +123,51 @@ class ExactlyOnceWrite:
         """Run the block in a transaction, which stays open after the block until the driver commits or aborts it.
 
         Add the transaction to the report, unless nothing was sent in it. Raise ExactlyOnceError if the driver is no
-        longer waiting for the batch. If the block raises, close the producer, which aborts the transaction.
+        longer waiting for the batch. If the block raises, close the producer, which aborts the transaction. Errors of
+        the transaction name the producer's options as a Spark job does.
 
         `report`: the report of the task that runs the block.
         """
-        task = report.task
-        start = self.start
         try:
-            # The transactional id contains the attempt's number. If the id is in use, for example because Spark has
-            # rerun the stage, choose a different number.
-            preferred_attempt = start.build_task_attempt(task.partition_id, task.attempt_number)
-            task_attempt = check_and_renumber_attempt(
-                producer.describe_transactions, start, preferred_attempt, task.task_attempt_id
-            )
-            # Get a new epoch for each batch: the driver has ended the producer's last transaction, so the epoch of that
-            # transaction is no longer valid.
-            task_id = build_task_id(start.prefix, task_attempt)
-            with precommit_errors.convert_rejected_transaction_timeout(
-                task_id,
-                start.entry.timeout_ms,
-                is_user_timeout=self.delivery.options.transaction_timeout_ms is not None,
-            ):
-                producer.init_transactions(task_id)
-            # Check again that the driver is waiting, now that brokers list the transactional id. If the driver has
-            # already listed the tasks' transactional ids, the check fails. Otherwise, the driver will find this one.
-            raise_if_late(producer.describe_transactions, start)
-            producer.begin_transaction()
+            with kafka_prefix_in_errors():
+                self._begin_transaction(producer, report.task)
             yield
-            transaction = producer.prepare_transaction()
+            with kafka_prefix_in_errors():
+                transaction = producer.prepare_transaction()
         except Exception as error:
             # Closing the producer aborts the transaction, so that readers do not have to wait until it times out.
             producer.close(_CLOSE_TIMEOUT_SECONDS)
             config = producer.config
-            raise_if_late_attempt_was_fenced(error, config.client_config(), start, config.max_block_ms)
+            raise_if_late_attempt_was_fenced(error, config.client_config(), self.start, config.max_block_ms)
             raise
         if transaction is not None:
             report.transaction = transaction
+
+    def _begin_transaction(self, producer: KafkaProducer, task: TaskIdentity) -> None:
+        """Begin the transaction of a task attempt under its own transactional id.
+
+        Raise ExactlyOnceError if the driver is no longer waiting for the batch.
+        """
+        start = self.start
+        # The transactional id contains the attempt's number. If the id is in use, for example because Spark has rerun
+        # the stage, choose a different number.
+        preferred_attempt = start.build_task_attempt(task.partition_id, task.attempt_number)
+        task_attempt = check_and_renumber_attempt(
+            producer.describe_transactions, start, preferred_attempt, task.task_attempt_id
+        )
+        # Get a new epoch for each batch: the driver has ended the producer's last transaction, so the epoch of that
+        # transaction is no longer valid.
+        task_id = build_task_id(start.prefix, task_attempt)
+        with precommit_errors.convert_rejected_transaction_timeout(
+            task_id,
+            start.entry.timeout_ms,
+            is_user_timeout=self.delivery.options.transaction_timeout_ms is not None,
+        ):
+            producer.init_transactions(task_id)
+        # Check again that the driver is waiting, now that brokers list the transactional id. If the driver has already
+        # listed the tasks' transactional ids, the check fails. Otherwise, the driver will find this one.
+        raise_if_late(producer.describe_transactions, start)
+        producer.begin_transaction()
 
     def attach_batch_start(self, report: TaskReport) -> None:
         """Add the batch's start to the report if this is a stream, because another process commits its batches."""

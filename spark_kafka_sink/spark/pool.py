@@ -19,7 +19,7 @@ from typing import TypeAlias
 import pyarrow as pa
 from pyspark import TaskContext
 
-from spark_kafka_sink.errors import ConfigurationError
+from spark_kafka_sink.errors import ConfigurationError, OptionFault
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.requests.idle_clients import IdleClients
 from spark_kafka_sink.spark.options.names import kafka_prefix_in_errors
@@ -31,7 +31,7 @@ _CLOSE_TIMEOUT_SECONDS = 5.0
 IDLE_TIMEOUT_CONF = "spark.kafka.producer.cache.timeout"
 """The setting that Spark uses for its own cache of Kafka producers."""
 _DEFAULT_IDLE_TIMEOUT = "10m"
-_FILE_REMEDY = "The file must exist at that path on every machine that connects to Kafka."
+_FILE_REMEDY = "The file must be readable at that path on every machine that connects to Kafka."
 _DURATION_PATTERN = re.compile(r"(\d+)\s*(us|ms|s|m|min|h|d)?")
 _SECONDS_BY_UNIT = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -72,14 +72,14 @@ def _create_producer(options: Mapping[str, str]) -> KafkaProducer:
     The driver has created clients with the same options, so the usual causes are a file or a package that is missing
     on this machine, and host names that only this machine cannot resolve.
     """
-    try:
-        with kafka_prefix_in_errors():
+    with kafka_prefix_in_errors():
+        try:
             return KafkaProducer(options, flush_at_exit=0)
-    except ConfigurationError as error:
-        # It is only the context, because its message may contain a private key (build_unreadable_file_fault).
-        if isinstance(error.__context__, FileNotFoundError):
-            error.remedy = _FILE_REMEDY
-        raise
+        except ConfigurationError as error:
+            # A fault has a path as a value only if it is about an unreadable file (build_unreadable_file_fault).
+            if any(isinstance(fault, OptionFault) and "path" in fault.values for fault in error.unrendered_faults):
+                error.remedy = _FILE_REMEDY
+            raise
 
 
 def find_idle_timeout_seconds(context: TaskContext | None) -> float:

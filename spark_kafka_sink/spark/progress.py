@@ -61,12 +61,12 @@ class ReportListener(StreamingQueryListener):
 
 
 def _select_current_run(reports: Sequence[WriteReport], progress: StreamingQueryProgress) -> Sequence[WriteReport]:
-    """Return the reports that were written since the micro-batch started, without those of an earlier, failed run.
+    """Return the reports that were published since the micro-batch started, without those of an earlier, failed run.
 
-    `reports`: the reports of the micro-batch, in chronological order.
+    Both times come from the driver's clock. The executors' clocks may differ from it.
+
+    `reports`: the reports of the micro-batch.
     """
     trigger_start = datetime.fromisoformat(progress.timestamp.replace("Z", "+00:00"))
-    current_reports = [report for report in reports if report.started_at >= trigger_start]
-    # If an executor's clock is behind the driver's, a report may seem to be older than its micro-batch. The last report
-    # always belongs to the current run, unless this run has written none.
-    return current_reports or reports[-1:]
+    trigger_start_ms = round(trigger_start.timestamp() * 1000)
+    return [report for report in reports if report.published_ms >= trigger_start_ms]

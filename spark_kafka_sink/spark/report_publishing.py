@@ -15,6 +15,7 @@ from spark_kafka_sink.options.functions import import_function
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.reports import store
 from spark_kafka_sink.reports.write_report import WriteReport
+from spark_kafka_sink.spark.options.names import kafka_prefix_in_errors
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
 from spark_kafka_sink.spark.pool import PRODUCER_POOL, lease_producer
 from spark_kafka_sink.spark.worker_log import LOGGER
@@ -64,9 +65,10 @@ def check_report_options(options: SinkOptions) -> None:
 
 def publish_report(options: SinkOptions, report: WriteReport) -> None:
     """Publish the report to each destination named in the options. Errors are logged."""
+    published_ms = round(time.time() * 1000)
     # The start time comes from the tasks, so a write without tasks has no start time yet.
-    if not report.tasks:
-        report = dataclasses.replace(report, started_ms=round(time.time() * 1000))
+    started_ms = report.started_ms if report.tasks else published_ms
+    report = dataclasses.replace(report, started_ms=started_ms, published_ms=published_ms)
     path, topic, callback = options.report_path, options.report_topic, options.report_callback
     if path is not None:
         _try_to_publish(lambda: store.save_report(path, report), f"stored in {store.strip_query(path)}")
@@ -107,7 +109,10 @@ def _send_to_topic(options: SinkOptions, topic: str, report: WriteReport) -> Non
 
     All reports of a query or application have the same key, so they stay in order.
     """
-    with lease_producer(PRODUCER_POOL, options.producer_options, _PRODUCER_IDLE_SECONDS) as producer:
+    with (
+        kafka_prefix_in_errors(),
+        lease_producer(PRODUCER_POOL, options.producer_options, _PRODUCER_IDLE_SECONDS) as producer,
+    ):
         query_or_application_id = report.batch.partition("/")[0]
         record = ProducerRecord(topic, key=query_or_application_id.encode(), value=report.to_json().encode())
         future = producer.send(record)

@@ -31,6 +31,8 @@ class FakeRegistry:
         self.error_code = 50001
         """Error code of the responses with these statuses."""
         self.retry_after: str | None = None
+        self.location: str | None = None
+        """Location header of the responses with these statuses."""
         self.user_info: str | None = None
         self.default_rule_set: dict[str, Any] | None = None
         """Default `ruleSet` of new versions."""
@@ -163,6 +165,8 @@ def fake_registry(context: ssl.SSLContext | None = None) -> Iterator[FakeRegistr
             self.send_header("Content-Length", str(len(data)))
             if registry.retry_after is not None and status != 200:
                 self.send_header("Retry-After", registry.retry_after)
+            if registry.location is not None and status != 200:
+                self.send_header("Location", registry.location)
             self.end_headers()
             self.wfile.write(data)
 

@@ -356,7 +356,10 @@ def test_error_masks_credentials_in_url(fake: FakeRegistry) -> None:
     assert "t0ken" not in str(caught.value)
 
 
-REDIRECT_REMEDY = "Redirects are not followed. Set schema.registry.url to the URL that it redirects to."
+REDIRECT_REMEDY = (
+    "Redirects are not followed. Set schema.registry.url to the URL of the schema registry, without "
+    "/subjects/s/versions."
+)
 PATH_REMEDY = "Check the path of schema.registry.url."
 SERVER_REMEDY = "Check the log of the server or proxy at this URL."
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import datetime as dt
 from zoneinfo import ZoneInfo
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from spark_kafka_sink.errors import SchemaError
 from spark_kafka_sink.formats.java_times import format_timestamps
+from spark_kafka_sink.formats.time_zones import compute_utc_offsets
 from tests.formats.time_reference import EPOCH, ZONES, format_micros, reference_timestamp
 
 
@@ -59,6 +61,15 @@ def test_zone_can_be_a_fixed_offset(zone: str, text: str) -> None:
 def test_zone_can_be_a_short_id_of_java(short_id: str, region: str) -> None:
     january, july = 1_704_067_200_000_000, 1_719_792_000_000_000
     assert format_micros(short_id, january, july) == format_micros(region, january, july)
+
+
+@pytest.mark.parametrize(("short_id", "hours"), [("EST", -5), ("MST", -7), ("HST", -10)])
+def test_short_id_of_java_can_be_a_fixed_offset(short_id: str, hours: int) -> None:
+    """Depending on the machine, the time zone database has other offsets for these names before 1968."""
+    seconds = [dt.datetime(year, 7, 1, tzinfo=dt.timezone.utc).timestamp() for year in (1900, 1943, 1967, 2024)]
+    offset = compute_utc_offsets(np.array(seconds, np.int64), short_id)
+    assert isinstance(offset, int), "the offset does not depend on the database"
+    assert offset == hours * 3600
 
 
 def test_every_short_id_of_java_is_known() -> None:

@@ -108,6 +108,11 @@ def test_ignores_invalid_date_of_server(date: str, date_s: float | None) -> None
     assert respond(head.encode() + b"{}") == HttpResponse(200, b"{}", "7", date_s)
 
 
+def test_returns_location_of_redirect() -> None:
+    head = b"HTTP/1.1 301 Moved Permanently\r\nContent-Length: 0\r\nLocation: https://registry/a\r\n\r\n"
+    assert respond(head) == HttpResponse(301, b"", location="https://registry/a")
+
+
 def test_timer_ends_with_request() -> None:
     threads_before = set(threading.enumerate())
     respond(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")

@@ -16,6 +16,7 @@ def make_report(batch_id: int = 0, *, rows: int = 1_000, latency_ms: float = 20.
     return WriteReport(
         batch=f"6d2a/{batch_id}",
         started_ms=1_700_000_000_000 + 10_000 * batch_id,
+        published_ms=1_700_000_000_600 + 10_000 * batch_id,
         duration_ms=500,
         tasks=2,
         partitions={"orders": {0: OffsetRange(batch_id * rows, batch_id * rows + rows - 1, rows)}},

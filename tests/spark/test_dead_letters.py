@@ -53,6 +53,12 @@ def test_error_header_has_kafkas_error_name() -> None:
     assert ("pykafka.error", b"INVALID_RECORD") in read_headers(letters_table)[0]
 
 
+def test_message_header_has_reason_with_options_as_spark_job_names_them() -> None:
+    error = RecordTooLargeError("exceeds max.request.size", destination="topic linger.ms, partition 7")
+    letters_table = letters(RecordColumns(value=pa.array([b"v"])), error)
+    assert ("pykafka.message", b"exceeds kafka.max.request.size") in read_headers(letters_table)[0]
+
+
 def test_partition_header_is_null_when_unknown() -> None:
     letters_table = letters(RecordColumns(value=pa.array([b"v"])), partition=None)
     assert ("pykafka.partition", None) in read_headers(letters_table)[0]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from spark_kafka_sink.errors import ExactlyOnceError
+from spark_kafka_sink.errors import ExactlyOnceError, TransactionTimeoutError
 from spark_kafka_sink.exactly_once.entries import build_batch_driver_name
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.spark import exactly_once
@@ -32,6 +32,20 @@ def test_attempt_begins_no_transaction_if_batch_ends_while_it_gets_its_id(
     with pytest.raises(ExactlyOnceError, match=r"This attempt came too late.*It wrote nothing"):
         spark.task(writer, rows("a"), attempt_number=1)
     assert (read_values(broker, "read_uncommitted"), open_count(broker)) == (["a"], 0)
+
+
+@pytest.mark.parametrize("method", ["describe_transactions", "init_transactions", "prepare_transaction"])
+def test_task_error_of_transaction_names_options_as_spark_job_does(
+    spark: Spark, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    def fail(producer: KafkaProducer, *arguments: Any) -> None:
+        raise TransactionTimeoutError("timed out after max.block.ms.", remedy="Increase max.block.ms.")
+
+    writer = spark.job()
+    monkeypatch.setattr(KafkaProducer, method, fail)
+    with pytest.raises(TransactionTimeoutError) as caught:
+        spark.task(writer, rows("a"))
+    assert str(caught.value) == "timed out after kafka.max.block.ms. Increase kafka.max.block.ms."
 
 
 def test_start_name_identifies_spark_application_without_register(

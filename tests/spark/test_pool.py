@@ -54,18 +54,31 @@ def test_traceback_of_new_producer_hides_key_that_is_set_as_a_path(pool: Produce
     assert "hush-hush" not in text
 
 
-def test_error_of_missing_file_says_that_every_machine_needs_it(pool: ProducerPool) -> None:
-    options = {
-        "bootstrap.servers": "127.0.0.1:1",
-        "security.protocol": "SSL",
-        "ssl.truststore.location": "/missing/ca.pem",
-    }
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [("/missing/ca.pem", "No such file or directory"), ("/dev", "it is a directory, not a regular file")],
+)
+def test_error_of_unreadable_file_says_that_every_machine_needs_it(pool: ProducerPool, path: str, reason: str) -> None:
+    options = {"bootstrap.servers": "127.0.0.1:1", "security.protocol": "SSL", "ssl.truststore.location": path}
     with pytest.raises(ConfigurationError) as error, lease_producer(pool, options, idle_seconds=60):
         pass
     assert str(pickle.loads(pickle.dumps(error.value))) == (
-        "kafka.ssl.truststore.location is /missing/ca.pem, which cannot be read on this machine: No such file or "
-        "directory. The file must exist at that path on every machine that connects to Kafka."
+        f"kafka.ssl.truststore.location is {path}, which cannot be read on this machine: {reason}. The file must be "
+        "readable at that path on every machine that connects to Kafka."
     )
+
+
+def test_error_of_key_in_place_of_path_does_not_ask_for_a_file_on_every_machine(pool: ProducerPool) -> None:
+    """Opening a key of fewer than 256 characters fails as for a missing file, because the key can be a file name."""
+    key = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIA==\n-----END PRIVATE KEY-----\n"
+    options = {"bootstrap.servers": "127.0.0.1:1", "security.protocol": "SSL", "ssl.keystore.location": key}
+    with (
+        pytest.raises(ConfigurationError, match=r"Save the content to a file") as error,
+        lease_producer(pool, options, 60),
+    ):
+        pass
+    assert "on every machine" not in str(error.value)
+    assert "MC4C" not in str(error.value)
 
 
 def test_error_of_damaged_certificate_does_not_say_that_a_file_is_missing(pool: ProducerPool) -> None:

@@ -41,13 +41,17 @@ def test_listener_finds_report_of_micro_batch(tmp_path: Path) -> None:
     assert seen == [(10, 0), (11, 1), (12, 2)]
 
 
-def listened_rows(path: Path, *start_offsets_ms: int) -> list[int]:
-    """Save reports of one micro-batch, which start this long after its trigger and have 0, 1, 2, ... rows.
+def listened_rows(path: Path, *publication_offsets_ms: int, executor_clock_error_ms: int = 0) -> list[int]:
+    """Save reports of one micro-batch, which are published this long after its trigger and have 0, 1, 2, ... rows.
 
     Return the numbers of rows of the reports that the listener passes on.
     """
-    for number, offset_ms in enumerate(start_offsets_ms):
-        save_report(str(path), replace(make_report(rows=number), started_ms=TRIGGER_START_MS + offset_ms))
+    for number, offset_ms in enumerate(publication_offsets_ms):
+        published_ms = TRIGGER_START_MS + offset_ms
+        report = replace(
+            make_report(rows=number), started_ms=published_ms + executor_clock_error_ms, published_ms=published_ms
+        )
+        save_report(str(path), report)
     seen: list[int] = []
     ReportListener(str(path), lambda report, progress: seen.append(report.rows)).onQueryProgress(
         progress_event("6d2a", 0)
@@ -63,8 +67,13 @@ def test_listener_ignores_reports_of_earlier_run_of_micro_batch(tmp_path: Path) 
     assert listened_rows(tmp_path, -30_000, -1, 10, 20) == [2, 3]
 
 
-def test_listener_passes_on_last_report_if_executor_clock_is_behind(tmp_path: Path) -> None:
-    assert listened_rows(tmp_path, -30_000, -1) == [1]
+def test_listener_ignores_reports_of_earlier_run_if_current_run_has_none(tmp_path: Path) -> None:
+    assert listened_rows(tmp_path, -30_000, -1) == []
+
+
+@pytest.mark.parametrize("executor_clock_error_ms", [-60_000, -1_000, 60_000])
+def test_listener_does_not_depend_on_executor_clock(tmp_path: Path, executor_clock_error_ms: int) -> None:
+    assert listened_rows(tmp_path, -1, 500, 2_500, executor_clock_error_ms=executor_clock_error_ms) == [1, 2]
 
 
 def test_listener_rejects_invalid_path_at_once() -> None:

@@ -11,8 +11,9 @@ from unittest.mock import Mock, patch
 import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
-from spark_kafka_sink.errors import ConfigurationError
+from spark_kafka_sink.errors import ConfigurationError, MetadataTimeoutError
 from spark_kafka_sink.producer.column_plan import ColumnPlan
+from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.reports.store import read_reports
 from spark_kafka_sink.reports.write_report import WriteReport
 from spark_kafka_sink.spark import report_publishing
@@ -99,6 +100,15 @@ def test_log_of_failed_report_does_not_show_query(caplog: pytest.LogCaptureFixtu
     assert "hush" not in caplog.text
 
 
+def test_log_of_report_that_cannot_be_sent_names_options_as_spark_job_does(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(KafkaProducer, "send", Mock(side_effect=MetadataTimeoutError("unknown for max.block.ms")))
+    commit_and_report(sink_options(broker, reportTopic="reports"), [task()], "batch 12")
+    assert "The report could not be written to topic reports" in caplog.text
+    assert "unknown for kafka.max.block.ms" in caplog.text
+
+
 def test_callback_that_calls_exit_does_not_fail_the_write(caplog: pytest.LogCaptureFixture) -> None:
     commit_and_report(sink_options(reportCallback="callbacks_of_a_job:exit_process"), [task()], "batch 12")
     assert "The report could not be passed to callbacks_of_a_job:exit_process" in caplog.text
@@ -113,6 +123,16 @@ def test_rejects_callback_module_that_fails_to_import(
     with pytest.raises(ConfigurationError) as caught:
         check_servers_and_add_schema_ids(sink_options(broker, reportCallback="broken_callbacks:f"), PLAN)
     assert "broken_callbacks:f cannot be used on the driver: of the module" in str(caught.value)
+
+
+def test_report_has_publication_time_of_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_kafka_sink.spark.report_publishing.time.time", lambda: 1_800_000_000.5)
+    path = str(tmp_path / "reports.jsonl")
+    commit_and_report(sink_options(reportPath=path), [task()], "batch 12")
+    abort_and_report(sink_options(reportPath=path), [task()], "batch 12")
+    reports = read_reports(path)
+    assert [report.published_ms for report in reports] == [1_800_000_000_500, 1_800_000_000_500]
+    assert {report.started_ms for report in reports} == {task().started_ms}, "the time of the executors"
 
 
 def test_report_without_tasks_has_time_of_commit(tmp_path: Path) -> None:

@@ -56,6 +56,7 @@ CONSUMER_OPTIONS = (
     "value.deserializer",
 )
 
-REGISTRY_PREFIXES = (REGISTRY_PREFIX, "basic.auth.", "bearer.auth.", "apicurio.")
-"""Prefixes of schema registry options. If valueFormat or keyFormat is set, those with REGISTRY_PREFIX are not ignored.
-"""
+SERIALIZER_PREFIXES = (REGISTRY_PREFIX, "basic.auth.", "bearer.auth.")
+"""Prefixes of registry options of Confluent's serializers. They are not ignored if a format uses a schema registry."""
+REGISTRY_PREFIXES = (*SERIALIZER_PREFIXES, "apicurio.")
+"""Prefixes of schema registry options."""

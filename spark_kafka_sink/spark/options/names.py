@@ -72,7 +72,11 @@ ASYNC_PROGRESS_OPTIONS = (
 
 
 def add_kafka_prefix(text: str) -> str:
-    """Add the prefix `kafka.` to each producer option in the text that does not have it, except NAMES_LEFT_ALONE."""
+    """Add the prefix `kafka.` to each producer option in the text that does not have it, except NAMES_LEFT_ALONE.
+
+    A name in quotes or in a path is left alone, because it is a topic, a file or a value. Messages do not quote the
+    options of the producer.
+    """
     return _compile_unprefixed_option_pattern().sub(lambda match: KAFKA_PREFIX + match[0], text)
 
 
@@ -91,4 +95,4 @@ def _compile_unprefixed_option_pattern() -> re.Pattern[str]:
     """Compile the pattern on first use, because a worker imports this module but rarely renders an error."""
     names = "|".join(re.escape(name) for name in (*_OPTION_FAMILIES, *_PREFIXED_NAMES_LONGEST_FIRST))
     # The pattern must not match inside kafka.linger.ms, schema.registry.ssl.protocol or transaction.max.timeout.ms.
-    return re.compile(rf"(?<![\w.-])(?:{names})(?![\w-]|\.\w)")
+    return re.compile(rf"""(?<![\w.'"/-])(?:{names})(?![\w-]|\.\w)""")

@@ -29,9 +29,8 @@ from spark_kafka_sink.client.option_parsing import ParsedOptions, parse_option_v
 from spark_kafka_sink.client.option_suggestions import suggest_option_name
 from spark_kafka_sink.diagnostics.deferred_log import warn_once
 from spark_kafka_sink.errors import ConfigurationError, OptionFault, option_placeholder
-from spark_kafka_sink.formats.options import find_encoded_parts, parse_format_options
+from spark_kafka_sink.formats.options import find_encoded_parts, has_registry_format, parse_format_options
 from spark_kafka_sink.formats.registry_options import parse_registry_options, suggest_for_serializers
-from spark_kafka_sink.formats.registry_transport import REGISTRY_PREFIX
 from spark_kafka_sink.producer.config import ProducerConfig, parse_producer_options
 from spark_kafka_sink.producer.options import (
     ROUND_ROBIN_PARTITIONER,
@@ -50,7 +49,12 @@ from spark_kafka_sink.spark.options.client_rack import check_rack_awareness, par
 from spark_kafka_sink.spark.options.create_topic import TOPIC_CONFIG_PREFIX, extract_topic_configs, parse_new_topic
 from spark_kafka_sink.spark.options.delivery import parse_delivery
 from spark_kafka_sink.spark.options.distribution import parse_distribution
-from spark_kafka_sink.spark.options.ignored_options import CONSUMER_OPTIONS, REGISTRY_PREFIXES, SOURCE_OPTIONS
+from spark_kafka_sink.spark.options.ignored_options import (
+    CONSUMER_OPTIONS,
+    REGISTRY_PREFIXES,
+    SERIALIZER_PREFIXES,
+    SOURCE_OPTIONS,
+)
 from spark_kafka_sink.spark.options.names import (
     ASYNC_PROGRESS_OPTIONS,
     JAVA_CLASS_OPTION_REMEDIES,
@@ -179,25 +183,28 @@ def _parse_sink_options(sink_options: Mapping[str, str]) -> ParsedOptions:
 
 def _drop_ignored_options(options: Mapping[str, str]) -> dict[str, str]:
     """Drop the options that the sink ignores, and log a warning that names them."""
-    has_format = bool(find_encoded_parts(options))
-    ignored_names = [name for name in options if _is_ignored(name, has_format)]
+    has_format, has_registry = bool(find_encoded_parts(options)), has_registry_format(options)
+    ignored_names = [name for name in options if _is_ignored(name, has_format=has_format, has_registry=has_registry)]
     if ignored_names:
         names = ", ".join(sorted(ignored_names))
         warn_once(_log, f"Ignored options of Spark's Kafka source, of consumers or of schema registries: {names}")
     return {name: value for name, value in options.items() if name not in ignored_names}
 
 
-def _is_ignored(name: str, has_format: bool) -> bool:
+def _is_ignored(name: str, *, has_format: bool, has_registry: bool) -> bool:
     """Return whether the sink ignores the option.
 
-    `has_format`: whether valueFormat or keyFormat is set. The sink then uses the options `schema.registry.*`.
+    `has_format`: whether the value or the key has a format.
+    `has_registry`: whether a format uses a schema registry. Options of Confluent's serializers are then rejected. If
+    credentials among them were ignored, requests to the registry would be sent without them.
     """
     unprefixed_name = name.removeprefix(KAFKA_PREFIX)
-    if has_format and unprefixed_name.startswith(REGISTRY_PREFIX):
-        return False  # with the prefix `kafka.`, it is an error that names the right option
-    if name in _LOWERCASE_SOURCE_OPTIONS:
+    if name in _LOWERCASE_SOURCE_OPTIONS or unprefixed_name in CONSUMER_OPTIONS:
         return True
-    return unprefixed_name in CONSUMER_OPTIONS or unprefixed_name.startswith(REGISTRY_PREFIXES)
+    if has_registry and unprefixed_name.startswith(SERIALIZER_PREFIXES):
+        return False
+    is_sink_option = has_format and name in OPTION_NAMES_BY_LOWERCASE
+    return unprefixed_name.startswith(REGISTRY_PREFIXES) and not is_sink_option
 
 
 def _find_unknown_options(sink_options: Mapping[str, str]) -> list[str]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
+import spark_kafka_sink
 from spark_kafka_sink.errors import NetworkError
 from spark_kafka_sink.spark.options.names import (
     JAVA_CLASS_OPTION_REMEDIES,
@@ -17,6 +19,8 @@ from spark_kafka_sink.spark.options.names import (
 )
 from spark_kafka_sink.spark.options.parse import parse_options
 from spark_kafka_sink.spark.options.table import OPTION_NAMES_BY_LOWERCASE, SINK_OPTIONS
+
+PACKAGE = Path(spark_kafka_sink.__file__).parent
 
 
 @pytest.mark.parametrize("name", [name for name in PRODUCER_OPTION_NAMES if name not in NAMES_LEFT_ALONE])
@@ -37,10 +41,24 @@ def test_adds_kafka_prefix_once_to_each_option_in_a_text(name: str) -> None:
         "kafka.linger.ms",
         "the topic has compression.type lz4, not zstd",
         "Another producer with the same transactional.id has started.",
+        "/etc/secrets/ssl.key.password cannot be read",
+        "No such file or directory: 'ssl.keystore.location'",
+        "Topic 'batch.size' does not exist.",
+        'the principal "ssl.protocol"',
     ],
 )
 def test_adds_no_prefix_to_other_words(words: str) -> None:
     assert add_kafka_prefix(words) == words
+
+
+def test_messages_of_the_producer_do_not_quote_its_options() -> None:
+    """`add_kafka_prefix` takes a quoted name for a value."""
+    names = "|".join(map(re.escape, PRODUCER_OPTION_NAMES))
+    paths = [path for path in PACKAGE.rglob("*.py") if not path.is_relative_to(PACKAGE / "spark")]
+    assert len(paths) > 100
+    for path in paths:
+        # Messages are in double quotes in the source, so they quote with single quotes.
+        assert not re.findall(rf"'(?:{names})'", path.read_text()), path
 
 
 def test_adds_kafka_prefix_to_option_families() -> None:

@@ -17,6 +17,20 @@ from spark_kafka_sink.spark.options.parse import BULK_DEFAULTS, parse_options
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
 
 NEEDED = {"kafka.bootstrap.servers": "broker:9092"}
+REGISTRY_FORMAT = NEEDED | {
+    "topic": "orders",
+    "valueFormat": "avro-confluent",
+    "schema.registry.url": "http://registry",
+}
+REGISTRY_NAMES = [
+    "kafka.schema.registry.url",
+    "schema.registry.basic.auth.credentials.source",
+    "kafka.schema.registry.basic.auth.user.info",
+    "basic.auth.user.info",
+    "kafka.bearer.auth.token",
+    "apicurio.registry.url",
+]
+"""Registry options that the sink does not have."""
 
 
 def parse(**more: str) -> SinkOptions:
@@ -94,10 +108,9 @@ def test_rejects_prefix_of_sink_option(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["url", "basic.auth.user.info", "ssl.truststore.location"])
-def test_rejects_prefix_of_registry_option_if_a_format_is_set(name: str) -> None:
-    """Without a format, the option is ignored, as in Spark's own sink."""
-    options = NEEDED | {"valueFormat": "json", f"kafka.schema.registry.{name}": "x"}
-    (fault,) = faults(options)
+def test_rejects_prefix_of_registry_option_if_a_format_uses_a_registry(name: str) -> None:
+    """Otherwise, the option is ignored, as in Spark's own sink."""
+    (fault,) = faults(REGISTRY_FORMAT | {f"kafka.schema.registry.{name}": "x"})
     assert fault.endswith(f"use 'schema.registry.{name}', without the prefix.")
 
 
@@ -117,6 +130,26 @@ def test_rejects_registry_option_that_is_not_text_with_one_fault(option: dict[st
     )
 
 
+@pytest.mark.parametrize("prefix", ["", "kafka."])
+@pytest.mark.parametrize(
+    ("name", "sink_option"),
+    [
+        ("basic.auth.user.info", "'schema.registry.basic.auth.user.info', which contains the credentials."),
+        ("basic.auth.credentials.source", "'schema.registry.basic.auth.user.info', which contains the credentials."),
+        ("bearer.auth.token", "'schema.registry.bearer.auth.token', which contains the token."),
+        ("bearer.auth.client.secret", "'schema.registry.bearer.auth.token', which contains the token."),
+    ],
+)
+def test_rejects_credentials_of_serializers_if_a_format_uses_a_registry(
+    prefix: str, name: str, sink_option: str
+) -> None:
+    """If they were ignored, requests to the registry would have no credentials."""
+    (fault,) = faults(REGISTRY_FORMAT | {prefix + name: "hush-hush"})
+    assert f"{prefix}{name}" in fault
+    assert fault.endswith(f". That is the name in Confluent's serializers; here it is {sink_option}")
+    assert "hush-hush" not in fault
+
+
 def test_rejects_unknown_option_without_similar_name() -> None:
     (fault,) = faults(NEEDED | {"zzzzzz": "1"})
     assert "Unknown option 'zzzzzz'" in fault
@@ -128,7 +161,7 @@ def test_rejects_unknown_option_without_similar_name() -> None:
         SOURCE_OPTIONS,
         CONSUMER_OPTIONS,
         [f"kafka.{name}" for name in CONSUMER_OPTIONS],
-        ["schema.registry.url", "kafka.schema.registry.url", "kafka.basic.auth.user.info"],
+        [*REGISTRY_NAMES, "schema.registry.url"],
     ],
     ids=["source", "consumer", "kafka.consumer", "registry"],
 )
@@ -141,6 +174,21 @@ def test_ignores_options_of_sparks_source_with_one_warning(
     (warning,) = caplog.messages
     assert all(name.lower() in warning for name in names)
     assert "hush-hush" not in warning
+
+
+@pytest.mark.parametrize("format_name", ["json", "avro"])
+def test_ignores_registry_options_if_no_format_uses_a_registry(
+    format_name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    clear_logged_warnings()
+    formats = {"valueFormat": format_name, "keyFormat": "json", "keyColumns": "id"}
+    assert parse_options(NEEDED | formats | dict.fromkeys(REGISTRY_NAMES, "x")) == parse_options(NEEDED | formats)
+    (warning,) = caplog.messages
+    assert all(name in warning for name in REGISTRY_NAMES)
+
+
+def test_ignores_options_of_other_registries_if_a_format_uses_a_registry() -> None:
+    assert parse_options(REGISTRY_FORMAT | {"apicurio.registry.url": "x"}) == parse_options(REGISTRY_FORMAT)
 
 
 def test_ignored_options_exclude_producer_options() -> None:
@@ -169,8 +217,7 @@ def test_suggests_kafka_option_for_name_of_another_client(name: str, words: str)
 @pytest.mark.parametrize("prefix", ["", "schema.registry.", "kafka.", "kafka.schema.registry."])
 @pytest.mark.parametrize(("name", "source"), [("auto.register.schemas", "lookup"), ("use.latest.version", "latest")])
 def test_suggests_schema_source_for_option_of_confluents_serializers(prefix: str, name: str, source: str) -> None:
-    options = {"valueFormat": "avro-confluent", "schema.registry.url": "http://registry", "topic": "orders"}
-    (fault,) = faults(NEEDED | options | {prefix + name: "true"})
+    (fault,) = faults(REGISTRY_FORMAT | {prefix + name: "true"})
     assert f"{prefix}{name}" in fault
     assert ". That is the name in Confluent's serializers" in fault
     assert f"here it is 'schemaSource', where '{source}' corresponds to " in fault
