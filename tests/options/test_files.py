@@ -80,6 +80,8 @@ def to_base64(content: bytes) -> str:
         "first line\nsecond line",
         '{"type": "record", "name": "Order"}',
         '{ "type": "record", "name": "Order"}',
+        '["null", "string"]',
+        '"string"',
         "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJhIn0.c2lnbmF0dXJl",
         "/eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJhIn0.c2lnbmF0dXJl",
         "M" + 20 * "IG/+" + "==",
