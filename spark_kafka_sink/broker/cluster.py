@@ -57,6 +57,9 @@ class ClusterConfig:
     first_sequence_must_be_zero: bool = False
     """Whether a producer's first sequence number must be 0 in a partition that has never held a record, as from Kafka
     4.5 (KAFKA-15591). Earlier brokers accept any sequence number from an unknown producer."""
+    verifies_transactions: bool = True
+    """Whether a leader rejects a batch whose transaction is not open or does not contain the partition (version 1).
+    Brokers before Kafka 3.6 accept it."""
     max_transaction_timeout_ms: int = 900_000
     check_records: bool = True
     """Whether to decode and validate the records of each batch. If False, only the header and CRC are validated."""

@@ -180,8 +180,10 @@ def _join_or_verify_transaction(
         )
         if not error_code:
             cluster.save_transactions()
-    else:
+    elif cluster.config.verifies_transactions:
         error_code = cluster.coordinator.verify_partition(transactional_id, identity, topic_partition)
+    else:
+        return
     # Replace the coordinator's newer error codes with those that clients expect in a Produce response.
     if error_code == error_codes.TRANSACTION_ABORTABLE and context.version < MIN_VERSION_WITH_ABORTABLE_ERROR:
         error_code = error_codes.INVALID_TXN_STATE

@@ -43,7 +43,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from random import Random
@@ -730,28 +730,36 @@ class RecordAccumulator:
         with self._lock:
             self._incomplete_batches.assign_batches_to_flushes(self._incomplete_batches.find_flushes_without_batches())
 
-    def abort_incomplete_batches(self, error: Exception, *, include_in_flight: bool = True) -> list[ProducerBatch]:
+    def abort_incomplete_batches(
+        self, error: Exception, *, include_in_flight: bool = True, kept_batches: Collection[ProducerBatch] = ()
+    ) -> list[ProducerBatch]:
         """Fail all rows that are staged, queued or, by default, in flight. Return the failed batches.
 
         Only the sender thread may call this. It must then fail the futures and call remove_completed.
+
+        `kept_batches`: batches that do not fail.
         """
         aborted_batches: list[ProducerBatch] = []
         for topic in self._batch_filler.list_topics():
             # While this thread holds the fill lock, no other thread fills this topic's batches or pins them.
             with self._batch_filler.fill_lock(topic):
                 staged_rows_as_batches = self._batch_filler.fail_staged_rows(topic, error)
-                aborted_batches += self._abort_topic_batches(topic, error, include_in_flight=include_in_flight)
+                aborted_batches += self._abort_topic_batches(
+                    topic, error, include_in_flight=include_in_flight, kept_batches=kept_batches
+                )
                 # Staged rows were appended after the rows that are in batches, so they also fail after them.
                 aborted_batches += staged_rows_as_batches
         return aborted_batches
 
-    def _abort_topic_batches(self, topic: str, error: Exception, *, include_in_flight: bool) -> list[ProducerBatch]:
+    def _abort_topic_batches(
+        self, topic: str, error: Exception, *, include_in_flight: bool, kept_batches: Collection[ProducerBatch]
+    ) -> list[ProducerBatch]:
         """Fail a topic's incomplete batches and return them."""
         aborted_batches: list[ProducerBatch] = []
         with self._lock:
             now_ms = self._clock()
             for batch in self._incomplete_batches:
-                if batch.topic_partition.topic != topic or batch.is_done:
+                if batch.topic_partition.topic != topic or batch.is_done or batch in kept_batches:
                     continue
                 if include_in_flight or batch.state is not IN_FLIGHT:
                     self._queues.remove(batch, now_ms)

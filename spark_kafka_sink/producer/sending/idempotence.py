@@ -237,9 +237,7 @@ class Idempotence:
             if not self._try_assign_sequence(partition_state, batch):
                 return False
         # The broker would reject any batch behind the oldest pending batch or behind a gap.
-        elif not partition_state.is_head(batch) or not (
-            partition_state.gap_start is None or is_after(partition_state.gap_start, batch.base_sequence)
-        ):
+        elif not (partition_state.is_head(batch) and partition_state.is_before_gap(batch)):
             return False
         # Brokers do not forget a producer while it has an open transaction, whatever the timestamps of its records.
         timestamp_ms = unix_time_ms if self._transactions else batch.max_timestamp
@@ -368,6 +366,15 @@ class Idempotence:
         """Return whether an earlier attempt may have stored a batch."""
         # Batches are abandoned only if they may be stored.
         return batch in self._abandoned_batches or is_possibly_stored(self._partitions[batch.topic_partition], batch)
+
+    def find_resendable_batches_in_doubt(self) -> set[ProducerBatch]:
+        """Return the batches that may be stored and that brokers still accept if they are sent again."""
+        return {
+            batch
+            for partition_state in self
+            for batch in partition_state.in_doubt_batches
+            if partition_state.is_before_gap(batch)
+        }
 
     def is_head(self, batch: ProducerBatch) -> bool:
         """Return whether all of the partition's records before this batch should already be on the broker."""

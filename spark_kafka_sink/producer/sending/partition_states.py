@@ -229,6 +229,10 @@ class PartitionState:
         """Return whether a batch is the oldest pending batch."""
         return bool(self.pending_batches) and self.pending_batches[0] is batch
 
+    def is_before_gap(self, batch: ProducerBatch) -> bool:
+        """Return whether brokers may still store a pending batch, because no earlier sequence is missing for good."""
+        return self.gap_start is None or is_after(self.gap_start, batch.base_sequence)
+
     def _assign_sequence(self, batch: ProducerBatch) -> None:
         sequence = self.next_sequence
         batch.set_producer_state(*self.id_and_epoch, sequence, is_transactional=self.is_transactional)

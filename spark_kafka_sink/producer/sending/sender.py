@@ -288,18 +288,30 @@ class Sender:
             self._call_executor.fail(error)
             self._fail_unsent_batches(error, now_ms)
 
-    def _fail_unsent_batches(self, error: KafkaSinkError, now_ms: float) -> None:
-        """Fail all staged and queued rows. Batches in flight are not affected."""
-        self._deliveries.fail_batches(
-            self.accumulator.abort_incomplete_batches(error, include_in_flight=False), error, now_ms
+    def _fail_unsent_batches(
+        self, error: KafkaSinkError, now_ms: float, kept_batches: Collection[ProducerBatch] = ()
+    ) -> None:
+        """Fail all staged and queued rows. Batches in flight and those in `kept_batches` are not affected."""
+        aborted_batches = self.accumulator.abort_incomplete_batches(
+            error, include_in_flight=False, kept_batches=kept_batches
         )
+        self._deliveries.fail_batches(aborted_batches, error, now_ms)
 
     def _fail_batches_dropped_by_transaction(self, now_ms: float) -> None:
-        """Fail the unsent batches if their transaction is being aborted or can only be aborted."""
+        """Fail the unsent batches if their transaction is being aborted or can only be aborted.
+
+        In version 1, batches in doubt are sent again first. A broker may store a batch late, after the transaction has
+        ended, if it has not stored a later attempt. It would then become part of the next transaction.
+        """
         if self._transactions is not None and self._transactions.should_drop_unsent_batches:
             from spark_kafka_sink.producer.transactions.failures import build_dropped_error  # only for transactions
 
-            self._fail_unsent_batches(build_dropped_error(self._transactions), now_ms)
+            kept_batches = (
+                self.idempotence.find_resendable_batches_in_doubt()
+                if self._transactions.must_resend_batches_in_doubt
+                else ()
+            )
+            self._fail_unsent_batches(build_dropped_error(self._transactions), now_ms, kept_batches)
 
     def _fail_unencoded_batches(self, now_ms: float) -> None:
         """Fail the futures of rows that could not be encoded."""

@@ -291,6 +291,13 @@ class TransactionManager:
         """Whether batches that have not been sent yet must fail, because the transaction will not be committed."""
         return self.state in (_State.ABORTING, _State.ABORTABLE_ERROR, _State.FATAL_ERROR)
 
+    @property
+    def must_resend_batches_in_doubt(self) -> bool:
+        """Whether batches that may be stored must be sent again before the transaction is aborted (version 1)."""
+        with self._lock:
+            transaction = self._transaction
+            return transaction is not None and transaction.version < 2 and self.state is not _State.FATAL_ERROR
+
     def admit_batch(self, topic_partition: TopicPartition, *, is_retry: bool) -> bool:
         """Return whether a batch for this partition may be sent now.
 
