@@ -7,6 +7,10 @@ import pytest
 
 from spark_kafka_sink.broker.transaction_coordinator import TransactionState
 from spark_kafka_sink.errors import (
+    AuthorizationError,
+    BrokerError,
+    KafkaSinkError,
+    ProducerFencedError,
     TransactionAbortedError,
 )
 from spark_kafka_sink.protocol import error_codes as codes
@@ -253,3 +257,27 @@ def test_adds_partition_before_batches_that_wait_for_the_connection() -> None:
     assert len(find_requests(cluster, ProduceRequest)) == 4
     producer.commit_transaction()
     assert [future.exception(0) for future in futures] == [None] * 21
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("code", "error_type"),
+    [
+        (codes.PRODUCER_FENCED, ProducerFencedError),
+        (codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, AuthorizationError),
+        (codes.CLUSTER_AUTHORIZATION_FAILED, AuthorizationError),
+        (codes.INVALID_PRODUCER_ID_MAPPING, BrokerError),
+    ],
+)
+def test_pending_commit_raises_error_that_ends_the_producer(
+    version: int, code: int, error_type: type[KafkaSinkError]
+) -> None:
+    """An abort, which other failed records require, would fail."""
+    cluster, producer = create_producer_in_transaction(version)
+    cluster.control.when(api=ApiKey.PRODUCE).fail(code)
+    future = send(producer, b"1")
+    with pytest.raises(error_type):
+        producer.commit_transaction()
+    assert isinstance(future.exception(0), error_type)
+    with pytest.raises(error_type):
+        producer.abort_transaction()

@@ -258,6 +258,9 @@ class Deliveries:
         Records that the broker rejected individually (KIP-467) fail with errors of their own.
         """
         error = build_final_error(batch, response, outcome)
+        if outcome.fatal and self._transactions is not None:
+            # Before the batch fails: a pending commit would otherwise report that the transaction can be aborted.
+            self._transactions.transition_to_fatal_error(error)
         if outcome.should_refresh_metadata:
             self._metadata.request_update()
         errors_by_index, remaining_error = build_record_errors(batch, response)

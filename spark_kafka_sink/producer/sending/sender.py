@@ -455,8 +455,6 @@ class Sender:
         sent_batches = response.request.tag
         if isinstance(sent_batches, SentBatches):
             fatal_error = self._deliveries.handle_response(response, sent_batches)
-            if fatal_error is not None and self._transactions is not None:
-                self._transactions.transition_to_fatal_error(fatal_error)
         else:
             self._call_executor.handle_response(response)
             fatal_error = self._find_transaction_error()
