@@ -350,6 +350,7 @@ def test_messages_that_advise_a_comparison_say_that_open_transactions_hide_rows(
         str(commit_errors.build_not_committed_error(STREAM, fenced)),
         str(precommit_errors.build_log_lost_error("p", "log")),
         str(precommit_errors.build_unproven_decision_error(STREAM, STREAM.batch, SUMMARY, SUMMARY)),
+        str(precommit_errors.build_replay_mismatch_error(STREAM, STREAM.batch, SUMMARY, SUMMARY)),
         str(precommit_errors.build_unknown_prefix_error("log", UNNAMED_JOB.prefix, log_exists=True)),
     )
     for message in messages:

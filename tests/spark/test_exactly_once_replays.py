@@ -61,6 +61,20 @@ def test_rejects_key_of_other_rows_with_both_counts(broker: EmbeddedBroker, monk
     assert read_values(broker) == ["a", "b"]
 
 
+def test_job_whose_source_has_grown_is_completed_by_its_missing_rows(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scheduler runs the job again. With another key, all of its rows would be written, and two of them twice."""
+    run_job(broker, monkeypatch, ("a", "b"), idempotencyKey="today")
+    with pytest.raises(
+        ExactlyOnceError, match=r"write the missing ones .* When all .* set onReplayMismatch .*only then"
+    ):
+        run_job(broker, monkeypatch, ("a", "b", "c"), idempotencyKey="today")
+    run_job(broker, monkeypatch, ("c",), idempotencyKey="today, the rest")
+    run_job(broker, monkeypatch, ("a", "b", "c"), idempotencyKey="today", onReplayMismatch="warn")
+    assert read_values(broker) == ["a", "b", "c"]
+
+
 def test_does_not_trust_commit_of_key_that_no_driver_wrote(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
