@@ -59,6 +59,9 @@ MAX_REPORTED_ADDRESSES = 16
 FINAL_TOPIC_ERRORS = frozenset({error_codes.INVALID_TOPIC_EXCEPTION, error_codes.TOPIC_AUTHORIZATION_FAILED})
 """Topic errors for which waiting does not help."""
 
+UNREACHABLE_REMEDY = "Check the host and port, that a broker listens there, and that no firewall blocks the connection."
+"""The remedy for failed connections. The reason of a failure says if the listener may expect another protocol."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -448,7 +451,8 @@ class Metadata:
     def _describe_connection_failures(self) -> str:
         if not self._address_failures:
             return self._response_problem or "No broker has responded, and no connection has failed either."
-        return "Tried: " + "; ".join(f"{address}: {reason}" for address, reason in self._address_failures.items())
+        failures = "; ".join(f"{address}: {reason}" for address, reason in self._address_failures.items())
+        return f"Tried: {failures.rstrip('.')}. {UNREACHABLE_REMEDY}"
 
 
 def _check_topic_name(topic: str) -> None:

@@ -26,6 +26,10 @@ _NUMERIC_KEY_MESSAGE = (
     "not in Kafka: write them with a job of your own. In any case, add the query id to the key, but not before this "
     "batch is in the checkpoint's commits: otherwise, it would be written once more."
 )
+_ROWS_SKIPPED_REMEDY = (
+    "The rows of this run were skipped, because onReplayMismatch is 'warn'. If some of them are not in Kafka, write "
+    "those with a job of your own."
+)
 
 
 @dataclass(frozen=True)
@@ -118,7 +122,8 @@ class BatchStart:
             return
         if not tolerate_mismatch:
             raise error
-        _log.warning("%s The query continues, because onReplayMismatch is 'warn'.", error)
+        error.remedy = _ROWS_SKIPPED_REMEDY  # the batch does not fail, so it needs no other remedy
+        _log.warning("%s", error)
 
 
 def _get_batch_number(batch: Batch) -> int:

@@ -94,12 +94,17 @@ def convert_fencing_before_decision(entry: Entry) -> Iterator[None]:
     """
     if entry.batch.query_id is not None:
         remedy = f"{NEWER_DRIVER_REMEDY} The batch is then written again. No rows are lost or duplicated."
-    elif entry.batch.is_idempotent or is_generated_job_prefix(entry.prefix):
+    elif entry.batch.is_idempotent:
         remedy = "Run the job again. No rows are lost or duplicated."
+    elif is_generated_job_prefix(entry.prefix):  # other runs of the job have other prefixes
+        remedy = (
+            "Run the job again, unless another run of it is committed: it has no idempotencyKey, so that would write "
+            "all of its rows twice."
+        )
     else:  # another run of the job has the same prefix, and nothing tells its rows from those of other jobs
         remedy = (
             "If the newer driver is another run of this job, do not run the job again: it has no idempotencyKey, so "
-            "that would write all of its rows twice. Otherwise, run it again."
+            "that would write all of its rows twice. Otherwise, run it again, unless another run of it is committed."
         )
     with convert_fencing(
         f"{entry.batch} was not committed: {_describe_fencing(entry)} None of its rows will become visible. {remedy}"

@@ -161,8 +161,10 @@ def build_concurrent_start_error(prefix: str, driver_name: str) -> ExactlyOnceEr
     """Build the error for a driver that was fenced by other drivers at each try to start."""
     return ExactlyOnceError(
         f"Several drivers started under the prefix {prefix} at the same time, and this driver, {driver_name}, has "
-        "stopped in favor of another driver. Nothing was written. Start only one driver, and give each query its own "
-        "transactionalIdPrefix."
+        "stopped in favor of another driver. Nothing was written. Start only one driver at a time. If the drivers "
+        "belong to different streams or series of jobs, give each of these its own transactionalIdPrefix. A committed "
+        "idempotencyKey is known only under its prefix: with a new prefix, a job that is run again writes its rows "
+        "once more."
     )
 
 
@@ -273,13 +275,23 @@ def build_replay_mismatch_error(
     `decided_summary`: the row counts that were committed.
     `summary`: the row counts of this run.
     """
+    if batch.key is None:
+        other_cause = "the checkpoint was restored or copied"
+        newest_checkpoint = "If there is a newer checkpoint, continue with it."
+    else:
+        other_cause = "the key is used for another job"
+        newest_checkpoint = ""
     return ExactlyOnceError(
         f"{batch} is already in Kafka (prefix {entry.prefix}), but with different rows: {decided_summary} were "
-        f"committed, and this run has {summary}. Nothing was written now. The checkpoint was restored or copied, the "
-        "source returns different rows when it is read again, or the key is used for another job. If the rows of this "
-        "run should be written, start with another key or checkpoint and another transactionalIdPrefix. If the plan "
-        "itself returns different rows, because of rand() or the current time in a filter, set onReplayMismatch to "
-        '"warn" to keep the rows that were committed first.'
+        f"committed, and this run has {summary}. Nothing was written now. The source returns different rows when it is "
+        f"read again, or {other_cause}.",
+        remedy=join_sentences(
+            newest_checkpoint,
+            "If the plan itself returns different rows, because of rand() or the current time in a filter, set "
+            'onReplayMismatch to "warn" to keep the rows that were committed first. Otherwise, compare the rows of '
+            "this run with the records in Kafka.",
+            _describe_how_to_complete(batch),
+        ),
     )
 
 
@@ -291,14 +303,24 @@ def build_unproven_decision_error(
     `decided_summary`: the row counts in the entry.
     `summary`: the row counts of this run.
     """
-    option = "transactionalIdPrefix" if batch.key is None else "idempotencyKey"
     return ExactlyOnceError(
         f"The decision log says that {batch} is already in Kafka (prefix {entry.prefix}) and had "
         f"{decided_summary}; this run has {summary}. However, it is not known who wrote this log entry. "
-        f"{_UNKNOWN_WRITER_REASON} Nothing was written now. Compare the rows with the records in Kafka. "
+        f"{_UNKNOWN_WRITER_REASON} Nothing was written now.",
+        remedy=join_sentences(
+            "Compare the rows of this run with the records in Kafka.", _describe_how_to_complete(batch)
+        ),
+    )
+
+
+def _describe_how_to_complete(batch: Batch) -> str:
+    """Say what to do once the rows of a batch that was not skipped have been compared with the records in Kafka."""
+    option = "transactionalIdPrefix" if batch.key is None else "idempotencyKey"
+    return (
         f"{COMPARISON_HINT} If only some of the rows are there, first write the missing ones with a job of your own. "
         'When all of them are there, set onReplayMismatch to "warn" for this run to keep the committed rows. If none '
-        f"of them are there, start with another {option}."
+        f"of them are there, start with another {option}. Do so only then: it writes all rows of this run, even those "
+        "that are already in Kafka."
     )
 
 

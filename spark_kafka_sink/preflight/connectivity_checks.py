@@ -12,6 +12,7 @@ from dataclasses import replace
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.host_lookups import resolve_advertised
+from spark_kafka_sink.client.metadata import UNREACHABLE_REMEDY
 from spark_kafka_sink.client.versions import TRANSACTION_VERSION, NodeApiVersions
 from spark_kafka_sink.diagnostics.text import format_count, sanitize
 from spark_kafka_sink.errors import (
@@ -155,10 +156,7 @@ def _check_bootstrap(probe: Probe, no_response_text: str) -> CheckResult:
         return CheckResult(BOOTSTRAP, Outcome.PASSED, summary)
     if len(unreachable_nodes) < len(probe.bootstrap_nodes):
         return CheckResult(BOOTSTRAP, Outcome.WARNING, f"{summary}; {failures}")
-    remedy = (
-        "Check the host and port, that a broker listens there, that no firewall blocks the connection, and that "
-        "security.protocol matches the broker's listener."
-    )
+    remedy = f"{UNREACHABLE_REMEDY} Also check that security.protocol matches the broker's listener."
     return CheckResult(BOOTSTRAP, Outcome.FAILED, failures, remedy, is_connectivity_failure=True)
 
 

@@ -70,6 +70,9 @@ _NOT_ABORTED_REASON = "it is decided or being decided, or a newer driver or `pyk
 """The beginning of the outcome for a job without an idempotency key. A remedy follows in the message."""
 _NOT_ABORTED_MESSAGE = f"{_NOT_ABORTED_REASON}; the next start completes the batch if it is decided"
 """The outcome for any other batch. It needs no remedy, because running such a batch again writes no row twice."""
+_ALREADY_COMMITTED_MESSAGE = (
+    "the decision log says that an earlier run has committed this batch; this run wrote nothing"
+)
 _RUN_ABORTED_MESSAGE = (
     "this run of the batch was aborted. If an earlier run has committed the batch, its rows stay visible"
 )
@@ -210,6 +213,8 @@ class ExactlyOnceWrite:
             was_aborted = driver.abort(self.start, batch)
         if was_aborted:
             return AbortOutcome(was_aborted, _RUN_ABORTED_MESSAGE if self.is_stream else _JOB_ABORTED_MESSAGE)
+        if self.start.entry.has_decided(batch):
+            return AbortOutcome(was_aborted, _ALREADY_COMMITTED_MESSAGE)
         if self.is_stream or batch.is_idempotent:
             return AbortOutcome(was_aborted, _NOT_ABORTED_MESSAGE)
         remedy = decision_errors.build_unknown_outcome_remedy(self.start.entry)

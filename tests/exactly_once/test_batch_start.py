@@ -51,6 +51,26 @@ def test_mismatch_is_error_or_warning_with_both_counts(
     assert "4 rows with 40 bytes in total" in caplog.text
 
 
+@pytest.mark.parametrize("is_unproven", [False, True])
+@pytest.mark.parametrize("batch", [Batch("q", 7), Batch(key="k", scope="t")], ids=["stream", "job"])
+def test_tolerated_mismatch_says_that_other_rows_are_missing(
+    batch: Batch, is_unproven: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The batch does not fail, so the remedies of the error do not apply."""
+    start = start_after(batch)
+    if is_unproven:
+        start = dataclasses.replace(start, entry=start.entry.as_unproven())
+    start.check_skipped_batch(batch, OTHER, tolerate_mismatch=True)
+    (message,) = caplog.messages
+    assert "this run has 4 rows" in message
+    assert message.endswith(
+        "The rows of this run were skipped, because onReplayMismatch is 'warn'. If some of them are not in Kafka, "
+        "write those with a job of your own."
+    )
+    for remedy in ("ompare", "start with another", "set onReplayMismatch"):
+        assert remedy not in message
+
+
 @pytest.mark.parametrize(("key", "warns"), [("7", True), ("q1-7", False), ("2026-11-22", False)])
 def test_warns_if_key_of_skipped_job_is_a_number(key: str, warns: bool, caplog: pytest.LogCaptureFixture) -> None:
     batch = Batch(key=key, scope="t")

@@ -106,7 +106,7 @@ def test_error_after_the_commit_of_job_is_logged(
         (
             UNNAMED_JOB.prefix,
             Batch(),
-            "Run the job again. No rows are lost",
+            "Run the job again, unless another run of it is committed: it has no idempotencyKey, so that would write",
             "Do not run the job again before you know whether it is decided: it has no idempotencyKey",
         ),
     ],
@@ -153,8 +153,12 @@ def test_job_in_doubt_is_compared_with_the_last_decision_before_abort_because_a_
 
 
 @pytest.mark.parametrize("entry", [JOB, UNNAMED_JOB], ids=["job without a key", "job without a name"])
-def test_aborted_job_may_be_run_again_unless_another_run_of_it_is_committed(entry: Entry) -> None:
-    assert "run it again, unless another run of it is committed." in decision_errors.build_unknown_outcome_remedy(entry)
+def test_undecided_job_may_be_run_again_unless_another_run_of_it_is_committed(entry: Entry) -> None:
+    """A scheduler may have started this run after a run that had been committed, under the same or another prefix."""
+    fenced = str(convert(decision_errors.convert_fencing_before_decision, entry, FENCED))
+    for message in (decision_errors.build_unknown_outcome_remedy(entry), fenced):
+        assert re.search("[Rr]un (it|the job) again, unless another run of it is committed[.:]", message)
+        assert "No rows are lost or duplicated" not in message
 
 
 def test_job_in_doubt_is_aborted_if_no_other_job_can_use_its_prefix() -> None:
@@ -350,6 +354,7 @@ def test_messages_that_advise_a_comparison_say_that_open_transactions_hide_rows(
         str(commit_errors.build_not_committed_error(STREAM, fenced)),
         str(precommit_errors.build_log_lost_error("p", "log")),
         str(precommit_errors.build_unproven_decision_error(STREAM, STREAM.batch, SUMMARY, SUMMARY)),
+        str(precommit_errors.build_replay_mismatch_error(STREAM, STREAM.batch, SUMMARY, SUMMARY)),
         str(precommit_errors.build_unknown_prefix_error("log", UNNAMED_JOB.prefix, log_exists=True)),
     )
     for message in messages:

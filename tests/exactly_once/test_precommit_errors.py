@@ -138,6 +138,52 @@ def test_moved_checkpoint_must_contain_the_last_decided_batch_before_another_pre
     assert positions == sorted(positions)
 
 
+def test_drivers_of_one_series_of_jobs_keep_their_prefix_because_it_knows_their_keys() -> None:
+    message = str(precommit_errors.build_concurrent_start_error("p", "driver-1"))
+    assert "Start only one driver at a time. If the drivers belong to different streams or series of jobs, " in message
+    assert message.endswith("with a new prefix, a job that is run again writes its rows once more.")
+
+
+SUMMARY, OTHER_SUMMARY = (BatchSummary.from_row_counts({"t": rows}, rows) for rows in (100, 150))
+
+
+@pytest.mark.parametrize(
+    ("batch", "option", "other_option", "cause", "newest_checkpoint"),
+    [
+        (
+            Batch("q", 7),
+            "transactionalIdPrefix",
+            "idempotencyKey",
+            "or the checkpoint was restored or copied.",
+            "If there is a newer checkpoint, continue with it. ",
+        ),
+        (
+            Batch(key="today", scope="t"),
+            "idempotencyKey",
+            "transactionalIdPrefix",
+            "or the key is used for another job.",
+            "",
+        ),
+    ],
+    ids=["stream", "job"],
+)
+def test_mismatch_advises_to_write_only_the_missing_rows_and_new_name_only_if_all_are_missing(
+    batch: Batch, option: str, other_option: str, cause: str, newest_checkpoint: str
+) -> None:
+    """A new key or prefix is not compared with any decision, so it writes the committed rows once more."""
+    message = str(precommit_errors.build_replay_mismatch_error(Entry("p"), batch, SUMMARY, OTHER_SUMMARY))
+    assert f"Nothing was written now. The source returns different rows when it is read again, {cause} " in message
+    assert f"{cause} {newest_checkpoint}If the plan itself returns different rows" in message
+    assert "If only some of the rows are there, first write the missing ones with a job of your own." in message
+    assert message.endswith(
+        f"If none of them are there, start with another {option}. Do so only then: it writes all rows of this run, "
+        "even those that are already in Kafka."
+    )
+    assert other_option not in message
+    unproven = str(precommit_errors.build_unproven_decision_error(Entry("p"), batch, SUMMARY, SUMMARY))
+    assert unproven.endswith(message[message.index("If only some of the rows") :])
+
+
 @pytest.mark.parametrize(
     "build_error", [precommit_errors.build_superseded_error, precommit_errors.build_overtaken_error]
 )

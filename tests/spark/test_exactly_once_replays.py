@@ -5,6 +5,7 @@ A batch is skipped only if it is the one that was decided. If the rows or topics
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from functools import partial
 
@@ -59,6 +60,43 @@ def test_rejects_key_of_other_rows_with_both_counts(broker: EmbeddedBroker, monk
     assert "2 rows with 2 bytes in total (t: 2) were committed" in message
     assert "this run has 1 rows with 1 bytes in total (t: 1)" in message
     assert read_values(broker) == ["a", "b"]
+
+
+def test_job_whose_source_has_grown_is_completed_by_its_missing_rows(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scheduler runs the job again. With another key, all of its rows would be written, and two of them twice."""
+    run_job(broker, monkeypatch, ("a", "b"), idempotencyKey="today")
+    with pytest.raises(
+        ExactlyOnceError, match=r"write the missing ones .* When all .* set onReplayMismatch .*only then"
+    ):
+        run_job(broker, monkeypatch, ("a", "b", "c"), idempotencyKey="today")
+    run_job(broker, monkeypatch, ("c",), idempotencyKey="today, the rest")
+    run_job(broker, monkeypatch, ("a", "b", "c"), idempotencyKey="today", onReplayMismatch="warn")
+    assert read_values(broker) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("is_stream", [False, True], ids=["job", "stream"])
+def test_failed_replay_says_that_an_earlier_run_has_committed_the_batch(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, is_stream: bool
+) -> None:
+    """Nobody has taken over, and no start has anything left to complete."""
+    options = {"checkpointLocation": "/checkpoint"} if is_stream else {"idempotencyKey": "today"}
+    for values in (("a",), ("a", "b")):
+        spark = Spark(broker, monkeypatch, **options)
+        writer = spark.batch() if is_stream else spark.job()
+        message = spark.task(writer, rows(*values), **({"query_id": "q", "batch_id": "0"} if is_stream else {}))
+        committing, batch_id = (spark.committing(), [0]) if is_stream else (writer, [])
+        with contextlib.suppress(ExactlyOnceError):
+            committing.commit([message], *batch_id)
+            continue
+        committing.abort([message], *batch_id)
+    assert (
+        "The write failed: the decision log says that an earlier run has committed this batch; this run wrote nothing"
+        in caplog.text
+    )
+    assert "has taken over" not in caplog.text
+    assert read_values(broker) == ["a"]
 
 
 def test_does_not_trust_commit_of_key_that_no_driver_wrote(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -89,6 +90,20 @@ def test_error_names_topic_once_even_if_it_is_named_like_an_option() -> None:
         "DeliveryTimeoutError: not acknowledged.",
         "- topic 'linger.ms', partition 3: 1 record, for example with no key.",
     ]
+
+
+def test_error_of_task_that_reaches_no_broker_has_remedy() -> None:
+    """Without the check before the write, the task is the first to connect."""
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        servers = f"127.0.0.1:{unused.getsockname()[1]}"
+        options = {"kafka.bootstrap.servers": servers, "kafka.max.block.ms": "200", "checkConnection": "false"}
+        batches = iter([pa.record_batch({"value": [b"v"]})])
+        with pytest.raises(DeliveryError) as error:
+            write_rows(parse_options(options), ColumnPlan(value=0, fixed_topic="t"), batches, create_pool())
+    message = str(error.value)
+    assert "did not become known within kafka.max.block.ms (200 ms). Tried: " in message
+    assert f"{servers}: Connection refused. Check the host and port, that a broker listens there, " in message
 
 
 def test_task_stops_reading_after_failed_record() -> None:

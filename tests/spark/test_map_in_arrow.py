@@ -238,8 +238,8 @@ def test_failed_micro_batch_that_is_already_committed_is_not_reported_as_aborted
             FakeFrame([["a"]], monkeypatch, fail, micro_batch=batch), stream | {STREAM_START_OPTION: "second"}
         )
     assert read_values(broker) == ["a"]
-    assert "The write failed: it is decided or being decided" in caplog.text
-    assert "were aborted" not in caplog.text
+    assert "The write failed: the decision log says that an earlier run has committed this batch" in caplog.text
+    assert "was aborted" not in caplog.text
     reports = read_reports(sink_options["reportpath"])
     assert [(report.batch, report.status) for report in reports] == [("q/7", "committed"), ("q/7", "failed")]
 

@@ -132,13 +132,14 @@ def test_rejection_names_options_that_configure_topic(broker: EmbeddedBroker, co
     assert ("createTopic.partitions" in str(error.value)) is names_options
 
 
-def test_connection_error_of_topic_creation_ends_its_sentence(broker: EmbeddedBroker) -> None:
+def test_connection_error_of_topic_creation_has_remedy(broker: EmbeddedBroker) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         servers = f"127.0.0.1:{unused.getsockname()[1]}"
         with pytest.raises(PreflightError) as error:
             check(broker, checkConnection="false", kafka__bootstrap__servers=servers, kafka__max__block__ms="200")
-    assert str(error.value).endswith("Connection refused.")
+    assert "Connection refused. Check the host and port" in str(error.value)
+    assert str(error.value).endswith("and that no firewall blocks the connection.")
 
 
 def test_error_of_topic_creation_names_options_as_spark_job_does(broker: EmbeddedBroker) -> None:
