@@ -7,6 +7,8 @@ same producer makes it visible.
 
 from __future__ import annotations
 
+from spark_kafka_sink.broker.transaction_coordinator import TransactionState
+from spark_kafka_sink.errors import DeliveryTimeoutError
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.protocol.message import ApiKey
 from tests.producer.transactional_cases import (
@@ -17,6 +19,7 @@ from tests.producer.transactional_cases import (
     read_committed,
     send,
     send_and_flush,
+    state,
 )
 from tests.simulated_cluster import SimulatedCluster
 
@@ -64,6 +67,24 @@ def test_connection_that_is_lost_during_abort_leaves_no_open_transaction() -> No
     producer.abort_transaction()
     pass_time(producer, LATE_MS)
     assert cluster.log("t").list_open_producer_ids() == []
+
+
+def test_closed_producer_leaves_abort_to_coordinator_if_a_batch_may_be_stored_late() -> None:
+    """The batch has expired, so it is not sent again."""
+    cluster, producer = begin_on_broker_without_verification(delivery_timeout_ms=300, request_timeout_ms=300)
+    cluster.control.when(api=ApiKey.PRODUCE).delay(5000, execute_first=False)
+    late = send(producer, b"late")
+    pass_time(producer, 1000)
+    assert isinstance(late.exception(0), DeliveryTimeoutError)
+    producer.close()
+    assert state(cluster) is TransactionState.ONGOING
+    heir = create_producer(cluster)
+    heir.init_transactions()
+    pass_time(heir, 5000)
+    assert cluster.log("t").list_open_producer_ids() == []
+    with heir.transaction():
+        send(heir, b"heir")
+    assert read_committed(cluster) == [b"heir"]
 
 
 def test_closed_producer_leaves_no_open_transaction() -> None:

@@ -302,7 +302,7 @@ class Deliveries:
         if self._transactions is not None:
             from spark_kafka_sink.producer.transactions.failures import fail_transaction  # only for transactions
 
-            fail_transaction(self._transactions, batch, error, record_errors)
+            fail_transaction(self._transactions, batch, error, record_errors, in_doubt=in_doubt)
         if not batch.is_done:  # batches that the accumulator aborts are already marked as failed
             batch.fail(error)
         self._idempotence.handle_failed_batch(batch, in_doubt=in_doubt)

@@ -22,18 +22,21 @@ def fail_transaction(
     batch: ProducerBatch,
     error: KafkaSinkError,
     record_errors: Mapping[int, KafkaSinkError] | None,
+    *,
+    in_doubt: bool,
 ) -> None:
     """Prevent the commit of a transaction, because one of its batches was not stored, or may not have been.
 
     `error`: the error of the batch.
     `record_errors`: errors of the records that the broker rejected individually, keyed by their index in the batch;
     None if there are none.
+    `in_doubt`: whether a broker may have stored the batch, or may still store it.
     """
     # Do not describe the failed records if unsent batches are dropped. The transaction has then already failed or is
     # being aborted, and its first error is kept.
     if not manager.should_drop_unsent_batches:
         error = _build_failed_records_error(batch, error, record_errors or {})
-    manager.handle_failed_batch(error, has_sequence=batch.has_sequence)
+    manager.handle_failed_batch(error, has_sequence=batch.has_sequence, in_doubt=in_doubt)
 
 
 def build_dropped_error(manager: TransactionManager) -> KafkaSinkError:

@@ -269,11 +269,15 @@ class TransactionManager:
         """Return the operation that must finish before the producer closes; None if there is none.
 
         If a transaction is open, start aborting it. Otherwise, an operation may be pending from an earlier call.
+
+        A transaction of version 1 stays open if brokers may still store one of its failed batches. After EndTxn, they
+        could add the batch to the next transaction. At its timeout, or when the transactional id is initialized again,
+        the coordinator aborts the transaction under the next epoch, with which brokers reject the batch.
         """
         with self._lock:
             if self.has_abortable_transaction:
                 self._lifecycle.discard_pending()
-                return self.abort()
+                return None if self._require_transaction().has_late_batch else self.abort()
             return self._lifecycle.pending_operation
 
     @property
@@ -343,16 +347,18 @@ class TransactionManager:
             if self._transaction is not None and self._transaction.number == transaction_number:
                 self.handle_failed_batch(error, has_sequence=False)
 
-    def handle_failed_batch(self, error: KafkaSinkError, *, has_sequence: bool) -> None:
+    def handle_failed_batch(self, error: KafkaSinkError, *, has_sequence: bool, in_doubt: bool = False) -> None:
         """Prevent the commit of the transaction, because one of its batches was not stored, or may not have been.
 
         `has_sequence`: whether the batch had sequence numbers, which may now be missing from the partition's log.
+        `in_doubt`: whether brokers may have stored the batch, or may still store it.
         """
         with self._lock:
             transaction = self._transaction
             if transaction is None:
                 return
             transaction.needs_new_epoch |= has_sequence
+            transaction.has_late_batch |= in_doubt and transaction.version < 2
             # Once EndTxn has been sent, the coordinator may already have committed, so only it knows the outcome.
             if not transaction.is_end_sent:
                 self._transition_to_abortable_error(error)

@@ -63,6 +63,8 @@ class OpenTransaction:
     no successful response to it."""
     needs_new_epoch: bool = False
     """Whether the next transaction needs a new epoch, because a failed batch may have left sequence numbers missing."""
+    has_late_batch: bool = False
+    """Whether a batch has failed that brokers may still store (version 1)."""
     is_end_sent: bool = False
     """Whether EndTxn, the request that ends the transaction, was sent."""
     accepts_records: bool = True

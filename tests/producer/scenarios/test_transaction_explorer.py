@@ -44,7 +44,7 @@ def end_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def ignore_failures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commit a transaction although one of its records has failed."""
-    monkeypatch.setattr(TransactionManager, "handle_failed_batch", lambda manager, error, has_sequence: None)
+    monkeypatch.setattr(TransactionManager, "handle_failed_batch", lambda manager, error, **facts: None)
 
 
 def keep_the_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,7 +56,9 @@ def keep_the_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
 def abort_after_end_txn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make a transaction abortable if a second thread's record fails after its commit was sent."""
 
-    def handle_failed_batch(manager: TransactionManager, error: KafkaSinkError, *, has_sequence: bool) -> None:
+    def handle_failed_batch(
+        manager: TransactionManager, error: KafkaSinkError, *, has_sequence: bool, in_doubt: bool = False
+    ) -> None:
         if manager._transaction is not None:
             manager._transaction.needs_new_epoch |= has_sequence
             manager._transition_to_abortable_error(error)
