@@ -277,7 +277,9 @@ class TransactionManager:
         with self._lock:
             if self.has_abortable_transaction:
                 self._lifecycle.discard_pending()
-                return None if self._require_transaction().has_late_batch else self.abort()
+                if self._require_transaction().has_late_batch:
+                    return None
+                return self.abort()
             return self._lifecycle.pending_operation
 
     @property
