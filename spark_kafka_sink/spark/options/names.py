@@ -39,6 +39,8 @@ _OPTION_FAMILIES = ("ssl.keystore.*", "ssl.truststore.*", "sasl.oauthbearer.*")
 """Groups of options that errors name as a whole."""
 
 JAVA_CLASS_OPTION_REMEDIES = {
+    "key.serializer": "Remove the option, and cast the column 'key' to STRING or BINARY, or set keyFormat",
+    "value.serializer": "Remove the option, and cast the column 'value' to STRING or BINARY, or set valueFormat",
     "interceptor.classes": (
         "Use DataFrame functions before the write to change rows, or the options reportCallback, reportTopic or "
         "reportPath to learn what was written"

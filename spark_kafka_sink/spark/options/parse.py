@@ -31,8 +31,10 @@ from spark_kafka_sink.diagnostics.deferred_log import warn_once
 from spark_kafka_sink.errors import ConfigurationError, OptionFault, option_placeholder
 from spark_kafka_sink.formats.options import find_encoded_parts, has_registry_format, parse_format_options
 from spark_kafka_sink.formats.registry_options import parse_registry_options, suggest_for_serializers
+from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
 from spark_kafka_sink.producer.config import ProducerConfig, parse_producer_options
 from spark_kafka_sink.producer.options import (
+    PRODUCER_OPTIONS,
     ROUND_ROBIN_PARTITIONER,
     UNIFORM_STICKY_PARTITIONER,
     UNSUPPORTED_PARTITIONER_MESSAGE,
@@ -78,12 +80,22 @@ BULK_DEFAULTS: dict[str, str] = {"batch.size": "524288", "linger.ms": "100", "se
 """Defaults that differ from the Java client's because they make bulk writes clearly faster. See docs/options.md."""
 
 _REJECTED_OPTION_MESSAGES = {
-    # The first two messages are worded as in Spark's own sink.
-    "key.serializer": "Kafka option 'key.serializer' is not supported as keys are serialized with ByteArraySerializer.",
-    "value.serializer": (
-        "Kafka option 'value.serializer' is not supported as value are serialized with ByteArraySerializer."
+    # The first two messages begin with the text of Spark's own sink, which users may search for. Without the prefix,
+    # Spark's sink ignores both options. Here they are rejected, because the author of the job may expect the format of
+    # the serializer in the topic. Ignoring them would also make few jobs work unchanged: options that a job shares with
+    # a plain producer include others without the prefix, such as bootstrap.servers.
+    "key.serializer": (
+        "Kafka option 'key.serializer' is not supported as keys are serialized with ByteArraySerializer. "
+        f"{JAVA_CLASS_OPTION_REMEDIES['key.serializer']}."
     ),
-    "transactional.id": "Kafka option 'transactional.id' cannot be set: each task needs its own transactional id.",
+    "value.serializer": (
+        "Kafka option 'value.serializer' is not supported as value are serialized with ByteArraySerializer. "
+        f"{JAVA_CLASS_OPTION_REMEDIES['value.serializer']}."
+    ),
+    "transactional.id": (
+        "Kafka option 'transactional.id' cannot be set: each task needs its own transactional id. Remove the option. "
+        "For transactions, set deliveryGuarantee to 'exactly-once'."
+    ),
 }
 """Producer options that Spark jobs cannot set, each with its error message."""
 _PARTITIONER_REMEDY = (
@@ -214,15 +226,20 @@ def _find_unknown_options(sink_options: Mapping[str, str]) -> list[str]:
     """
     prefix = TOPIC_CONFIG_PREFIX.lower()
     known_options = (*OPTION_NAMES_BY_LOWERCASE, *(f"{prefix}{name}" for name in extract_topic_configs(sink_options)))
-    return [_describe_unknown_option(name) for name in sorted(sink_options) if name not in known_options]
+    return [
+        _describe_unknown_option(name, sink_options[name]) for name in sorted(sink_options) if name not in known_options
+    ]
 
 
-def _describe_unknown_option(name: str) -> str:
+def _describe_unknown_option(name: str, value: str) -> str:
     """Return the error message for an unknown option. It names the most likely mistake."""
     if name == "path":
         return "Option 'path', from save(path), has no meaning for Kafka. To set the topic, use the topic option."
     if name in PRODUCER_OPTION_NAMES:
-        return f"Unknown option '{name}'. Options of the producer need the prefix 'kafka.': use 'kafka.{name}'."
+        advice = _find_rejection(name, value) or (
+            f"Options of the producer need the prefix 'kafka.': use 'kafka.{name}'."
+        )
+        return f"Unknown option '{name}'. {advice}"
     if name in TABLE_AND_FILE_OPTIONS:
         return f"Option '{name}' is for tables or files and has no meaning for Kafka. Remove it."
     if name in _ASYNC_PROGRESS_NAMES_BY_LOWERCASE:
@@ -231,6 +248,21 @@ def _describe_unknown_option(name: str) -> str:
             "asynchronously only for its own Kafka sink. Remove it."
         )
     return f"Unknown option '{name}'. {_suggest_option(name)}"
+
+
+def _find_rejection(name: str, value: str) -> str | None:
+    """Return the error message for a producer option that Spark jobs cannot set, else None.
+
+    Without it, the error for a missing prefix would suggest an option that is then rejected.
+    """
+    if name in _REJECTED_OPTION_MESSAGES:
+        return _REJECTED_OPTION_MESSAGES[name]
+    option = PRODUCER_OPTIONS.get(name) or SECURITY_OPTIONS[name]
+    if not option.unsupported_reason:
+        return None
+    # The option's default is accepted.
+    faults = parse_option_values({name: option}, {name: value}, (), FORMAT_NAME).faults
+    return _render_kafka_fault(faults[0]) if faults else None
 
 
 def _suggest_option(name: str) -> str:

@@ -12,7 +12,12 @@ from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
 from spark_kafka_sink.producer.options import PRODUCER_OPTIONS
 from spark_kafka_sink.spark.options.ignored_options import CONSUMER_OPTIONS, REGISTRY_PREFIXES, SOURCE_OPTIONS
-from spark_kafka_sink.spark.options.names import ASYNC_PROGRESS_OPTIONS, add_kafka_prefix
+from spark_kafka_sink.spark.options.names import (
+    ASYNC_PROGRESS_OPTIONS,
+    JAVA_CLASS_OPTION_REMEDIES,
+    PRODUCER_OPTION_NAMES,
+    add_kafka_prefix,
+)
 from spark_kafka_sink.spark.options.parse import BULK_DEFAULTS, parse_options
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
 
@@ -77,11 +82,33 @@ def test_reports_missing_bootstrap_servers_in_sparks_wording_with_all_other_faul
     assert any("acks" in fault for fault in found)
 
 
-def test_rejects_serializers_in_sparks_wording() -> None:
+def test_rejects_serializers_in_sparks_wording_with_remedy() -> None:
     assert faults(NEEDED | {"kafka.key.serializer": "x", "kafka.value.serializer": "y"}) == (
-        "Kafka option 'key.serializer' is not supported as keys are serialized with ByteArraySerializer.",
-        "Kafka option 'value.serializer' is not supported as value are serialized with ByteArraySerializer.",
+        "Kafka option 'key.serializer' is not supported as keys are serialized with ByteArraySerializer. "
+        "Remove the option, and cast the column 'key' to STRING or BINARY, or set keyFormat.",
+        "Kafka option 'value.serializer' is not supported as value are serialized with ByteArraySerializer. "
+        "Remove the option, and cast the column 'value' to STRING or BINARY, or set valueFormat.",
     )
+
+
+@pytest.mark.parametrize("name", PRODUCER_OPTION_NAMES)
+def test_error_for_missing_prefix_suggests_only_options_that_can_be_set(name: str) -> None:
+    option = PRODUCER_OPTIONS.get(name) or SECURITY_OPTIONS[name]
+    is_rejected = bool(option.unsupported_reason) or name == "transactional.id"
+    (fault,) = faults(NEEDED | {name: "com.example.Mine"})
+    assert fault.startswith(f"Unknown option '{name}'. ")
+    assert fault.endswith(f": use 'kafka.{name}'.") != is_rejected
+    if is_rejected:
+        (prefixed_fault,) = faults(NEEDED | {f"kafka.{name}": "com.example.Mine"})
+        assert fault == f"Unknown option '{name}'. {prefixed_fault}"
+        assert JAVA_CLASS_OPTION_REMEDIES.get(name, "") in fault
+
+
+@pytest.mark.parametrize(("name", "value"), [("enable.metrics.push", "false"), ("interceptor.classes", "")])
+def test_error_for_missing_prefix_suggests_prefix_for_accepted_default(name: str, value: str) -> None:
+    parse_options(NEEDED | {f"kafka.{name}": value})
+    (fault,) = faults(NEEDED | {name: value})
+    assert fault.endswith(f": use 'kafka.{name}'.")
 
 
 @pytest.mark.parametrize(
