@@ -59,11 +59,8 @@ _TEXT_FILE_OPTIONS = (
     "pathGlobFilter quote recursiveFileLookup sep timestampFormat"
 )
 _JDBC_OPTIONS = "createTableOptions dbtable driver isolationLevel numPartitions password query truncate url user"
-TABLE_AND_FILE_OPTIONS = frozenset(f"{_TABLE_WRITE_OPTIONS} {_TEXT_FILE_OPTIONS} {_JDBC_OPTIONS}".lower().split())
-"""Options of Delta tables, files and JDBC that jobs tend to carry over, in lowercase as Spark passes them.
-
-None of them applies to Kafka.
-"""
+TABLE_AND_FILE_OPTIONS = tuple(f"{_TABLE_WRITE_OPTIONS} {_TEXT_FILE_OPTIONS} {_JDBC_OPTIONS}".split())
+"""Options of Delta tables, files and JDBC that jobs tend to carry over. None of them applies to Kafka."""
 
 ASYNC_PROGRESS_OPTIONS = (
     "asyncProgressTrackingEnabled",

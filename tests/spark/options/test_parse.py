@@ -16,6 +16,7 @@ from spark_kafka_sink.spark.options.names import (
     ASYNC_PROGRESS_OPTIONS,
     JAVA_CLASS_OPTION_REMEDIES,
     PRODUCER_OPTION_NAMES,
+    TABLE_AND_FILE_OPTIONS,
     add_kafka_prefix,
 )
 from spark_kafka_sink.spark.options.parse import BULK_DEFAULTS, parse_options
@@ -199,8 +200,16 @@ def test_ignores_options_of_sparks_source_with_one_warning(
     for _ in range(3):
         assert parse_options(NEEDED | dict.fromkeys(names, "hush-hush")) == parse()
     (warning,) = caplog.messages
-    assert all(name.lower() in warning for name in names)
+    assert all(name in warning.split(": ")[1].split(", ") for name in names)
     assert "hush-hush" not in warning
+
+
+def test_ignored_options_are_named_as_documented(caplog: pytest.LogCaptureFixture) -> None:
+    """Without `register`, Spark passes only lowercase names."""
+    clear_logged_warnings()
+    parse_options(NEEDED | {name.lower(): "x" for name in ("startingOffsets", "kafka.consumer.pollTimeoutMs")})
+    (warning,) = caplog.messages
+    assert warning.endswith(": kafka.consumer.pollTimeoutMs, startingOffsets")
 
 
 @pytest.mark.parametrize("format_name", ["json", "avro"])
@@ -293,15 +302,22 @@ def test_rejects_java_class_option_with_alternative_for_spark_jobs(options: dict
     assert "KafkaProducer" not in fault
 
 
-@pytest.mark.parametrize("name", ["mergeSchema", "overwriteSchema", "header", "inferSchema", "dbtable", "password"])
+@pytest.mark.parametrize("name", TABLE_AND_FILE_OPTIONS)
 def test_suggests_nothing_for_option_of_another_sink(name: str) -> None:
+    for spelling in (name, name.lower(), name.upper()):
+        (fault,) = faults(NEEDED | {spelling: "x"})
+        assert fault == f"Option '{name}' is for tables or files and has no meaning for Kafka. Remove it."
+
+
+@pytest.mark.parametrize("name", ["kafkaBootstrapServers", "Linger.ms", "fooBar"])
+def test_names_unknown_option_as_the_caller_wrote_it(name: str) -> None:
     (fault,) = faults(NEEDED | {name: "x"})
-    assert fault == f"Option '{name.lower()}' is for tables or files and has no meaning for Kafka. Remove it."
+    assert fault.startswith(f"Unknown option '{name}'. ")
 
 
 @pytest.mark.parametrize("name", ASYNC_PROGRESS_OPTIONS)
 def test_rejects_async_progress_tracking_by_name(name: str) -> None:
-    (fault,) = faults(NEEDED | {name: "true"})
+    (fault,) = faults(NEEDED | {name.lower(): "true"})
     assert fault == (
         f"Option '{name}' is not supported: Spark tracks progress asynchronously only for its own Kafka sink. "
         "Remove it."
