@@ -16,6 +16,11 @@ from collections.abc import Collection
 
 from spark_kafka_sink.errors import OptionFault, option_placeholder
 
+_MIN_NAME_SIMILARITY = 0.66
+"""Minimum similarity of a suggested name.
+
+Unrelated names, such as consumer.poll.timeout.ms and bootstrap.resolve.timeout.ms, reach 0.65.
+"""
 _PEM_TRUSTSTORE = "{ssl.truststore.location}, with {ssl.truststore.type} PEM"
 _PEM_KEYSTORE = "{ssl.keystore.location}, with {ssl.keystore.type} PEM: one file with the key and the certificates"
 _JAAS_CONFIG = (
@@ -98,7 +103,7 @@ def suggest_option_name(name: str, known_names: Collection[str]) -> str:
     suggestion = _suggest_for_other_clients(name, known_names)
     if suggestion is not None:
         return suggestion
-    matches = difflib.get_close_matches(name, known_names, n=1)
+    matches = difflib.get_close_matches(name, known_names, n=1, cutoff=_MIN_NAME_SIMILARITY)
     return f"Did you mean {option_placeholder(matches[0])}?" if matches else ""
 
 

@@ -257,6 +257,9 @@ def _find_positions(options: FormatOptions, columns: Columns) -> list[int]:
     for name in dict.fromkeys(selected_names):
         if name not in names:
             alternatives = describe_missing_column(name, names)
+            struct_name = name.partition(".")[0]
+            if struct_name in names and columns.struct_fields(names.index(struct_name)) is not None:
+                alternatives += f" To encode all fields of the struct, name only '{sanitize(struct_name)}.*'."
             faults.add(
                 option_names.columns,
                 "names the column '{name}', which does not exist. {alternatives}",

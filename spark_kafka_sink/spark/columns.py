@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql import types
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -29,6 +30,8 @@ from pyspark.sql.types import (
     IntegerType,
     LongType,
     MapType,
+    NullType,
+    NumericType,
     StringType,
     StructType,
     TimestampType,
@@ -53,15 +56,11 @@ _EXPECTED_TYPES = {
     "timestamp": "timestamp or bigint",
 }
 """The columns that the sink uses, with the types that each may have."""
-_TYPE_REMEDIES = {
-    # Spark's own sink ignores this column, so jobs may have a column of any type under this name.
-    "timestamp": "; CAST(timestamp AS TIMESTAMP) if it is the record's time; otherwise, drop or rename the column",
-}
-"""Remedies for columns for which a cast may be the wrong advice."""
-_CAST_TYPES = {"key": "STRING", "value": "STRING", "topic": "STRING", "partition": "INT"}
-"""The type to which an error suggests casting each column."""
-_CASTABLE_TYPES = ("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "BOOLEAN", "DATE", "STRING")
-"""An error suggests a cast only if the column has one of these types."""
+_NESTED_TYPES = (StructType, ArrayType, MapType)
+_SPATIAL_TYPES = (types.SpatialType,) if hasattr(types, "SpatialType") else ()
+"""Geometry and geography, which Spark cannot cast to a string. Older versions do not have them."""
+_TIMESTAMP_REMEDY = "; CAST(timestamp AS TIMESTAMP) if it is the record's time; otherwise, drop or rename the column"
+"""Spark's own sink ignores this column, so jobs may have a column under this name that is not the record's time."""
 
 
 def plan_columns(
@@ -117,10 +116,9 @@ def _find_column_fault(name: str, schema: StructType) -> str | None:
     data_type = schema[name].dataType
     if _is_allowed_type(name, data_type):
         return None
-    remedy = _TYPE_REMEDIES.get(name) or _suggest_cast(name, data_type.simpleString())
     return (
         f"{name} attribute unsupported type {data_type.simpleString()}. {name} must be a(n) "
-        f"{_EXPECTED_TYPES[name]}{remedy}"
+        f"{_EXPECTED_TYPES[name]}{_suggest_conversion(name, data_type)}"
     )
 
 
@@ -174,8 +172,50 @@ def _suggest_value_column(names: Sequence[str]) -> str:
     return f'. {existing_columns} Create it, for instance from all columns: .selectExpr("to_json(struct(*)) AS value")'
 
 
-def _suggest_cast(name: str, sql_type: str) -> str:
-    """Suggest a cast to the expected type. Return an empty string if there is no such cast."""
-    if name not in _CAST_TYPES or sql_type.upper() not in _CASTABLE_TYPES:
-        return ""
-    return f"; use CAST({name} AS {_CAST_TYPES[name]})"
+def _suggest_conversion(name: str, data_type: DataType) -> str:
+    """Return the end of an error message about a column's type.
+
+    The text suggests an expression for the column. It is empty if there is no such expression.
+    """
+    if name == "timestamp":
+        return _TIMESTAMP_REMEDY
+    cast_type = _find_cast_type(name, data_type)
+    if cast_type is not None:
+        return f"; use CAST({name} AS {cast_type})"
+    if name in ("key", "value") and isinstance(data_type, _NESTED_TYPES):
+        return f"; use to_json({name}), or set {name}Format to 'json' to encode several columns"
+    return ""
+
+
+def _find_cast_type(name: str, data_type: DataType) -> str | None:
+    """Return a type that the column may have and that Spark can cast `data_type` to, or None if there is none."""
+    if name == "partition":
+        is_castable = isinstance(data_type, (NumericType, *_STRING_TYPES, NullType))
+        return "INT" if is_castable else None
+    if name == "headers":
+        return _find_headers_cast_type(data_type)
+    return "STRING" if _is_castable_to_string(data_type) else None
+
+
+def _find_headers_cast_type(data_type: DataType) -> str | None:
+    """Return the header type that Spark can cast `data_type` to without mixing up keys and values, or None."""
+    if isinstance(data_type, NullType):
+        return "MAP<STRING,STRING>"  # any header type would do
+    if isinstance(data_type, MapType):
+        is_castable = _is_castable_to_string(data_type.keyType) and _is_castable_to_string(data_type.valueType)
+        value_type = "BINARY" if isinstance(data_type.valueType, BinaryType) else "STRING"
+        return f"MAP<STRING,{value_type}>" if is_castable else None
+    if not (isinstance(data_type, ArrayType) and isinstance(data_type.elementType, StructType)):
+        return None
+    fields = data_type.elementType.fields
+    if len(fields) != 2 or not isinstance(fields[0].dataType, _STRING_TYPES):
+        return None
+    # Spark casts the fields of a struct by position, whatever their names. Two strings could be in either order.
+    has_key_and_value = [field.name for field in fields] == ["key", "value"]
+    value_types = (BinaryType, *_STRING_TYPES) if has_key_and_value else (BinaryType,)
+    return "ARRAY<STRUCT<key:STRING,value:BINARY>>" if isinstance(fields[1].dataType, value_types) else None
+
+
+def _is_castable_to_string(data_type: DataType) -> bool:
+    """Return whether Spark can cast the type to a string. A struct, array or map as a string would not be JSON."""
+    return not isinstance(data_type, (*_NESTED_TYPES, *_SPATIAL_TYPES))

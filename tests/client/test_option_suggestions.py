@@ -38,6 +38,18 @@ def test_suggests_option_name() -> None:
     assert suggest_option_name("zzzzzz", KNOWN) == ""
 
 
+@pytest.mark.parametrize("name", ["consumer.poll.timeout.ms", "consumer.pollTimeoutMs", "num.partitions"])
+def test_suggests_no_unrelated_option(name: str) -> None:
+    assert suggest_option_name(name, KNOWN) == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "known_name"), [("batch", "batch.size"), ("timeout.ms", "request.timeout.ms"), ("retry", "retries")]
+)
+def test_suggests_option_whose_name_is_only_partly_given(name: str, known_name: str) -> None:
+    assert suggest_option_name(name, KNOWN) == f"Did you mean {{{known_name}}}?"
+
+
 def test_spells_unknown_option_and_suggestion_like_the_user() -> None:
     fault = build_unknown_option_fault("lingr.ms", KNOWN, "producer")
     assert fault.render() == "lingr.ms is not an option of the Kafka producer. Did you mean linger.ms?"

@@ -27,6 +27,26 @@ def test_raises_error_for_schema_that_needs_missing_package(part: str, monkeypat
 
 
 @pytest.mark.parametrize(
+    ("columns", "hint"),
+    [
+        (("a", "s.x"), " To encode all fields of the struct, name only 's.*'."),
+        (("a", "s.*"), " To encode all fields of the struct, name only 's.*'."),
+        (("a.x",), ""),
+    ],
+)
+def test_suggests_ways_to_encode_fields_of_a_column(columns: tuple[str, ...], hint: str) -> None:
+    faults = OptionFaults()
+    fields = [pa.field("a", pa.int64()), pa.field("s", pa.struct([pa.field("x", pa.int64())]))]
+    build_encoders([FormatOptions("value", "json", columns)], ArrowColumns(fields), faults)
+    name = columns[-1]
+    (fault,) = faults.render()
+    assert fault.endswith(
+        f" names the column '{name}', which does not exist. There is '{name[0]}', but its fields cannot be named here. "
+        f"Make the field a column of its own.{hint}"
+    )
+
+
+@pytest.mark.parametrize(
     ("requested_column", "problem"),
     [
         (

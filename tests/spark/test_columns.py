@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import pytest
+from pyspark.sql import SparkSession, types
+from pyspark.sql.functions import expr, lit
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
+    BooleanType,
     DataType,
+    DateType,
+    DayTimeIntervalType,
+    DecimalType,
+    DoubleType,
     IntegerType,
     LongType,
     MapType,
+    NullType,
     StringType,
     StructField,
     StructType,
@@ -122,6 +130,129 @@ def test_rejects_invalid_schema_in_wording_of_sparks_sink(
     with pytest.raises(SchemaError) as error_info:
         plan_columns(schema(**columns), topic)
     assert str(error_info.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    "data_type",
+    [
+        BooleanType(),
+        DateType(),
+        DayTimeIntervalType(),
+        DecimalType(10, 2),
+        DoubleType(),
+        NullType(),
+        TimestampType(),
+        TimestampNTZType(),
+    ],
+    ids=lambda data_type: str(data_type.simpleString()),
+)
+def test_suggests_cast_of_atomic_type_to_string(data_type: DataType) -> None:
+    assert find_remedies(value=data_type, key=data_type, topic=data_type) == {
+        name: f"string{expected}; use CAST({name} AS STRING)"
+        for name, expected in (("value", " or binary"), ("key", " or binary"), ("topic", ""))
+    }
+
+
+@pytest.mark.parametrize(
+    "data_type",
+    [schema(id=LongType()), ArrayType(LongType()), MapType(StringType(), LongType())],
+    ids=lambda data_type: str(data_type.simpleString()),
+)
+def test_suggests_json_for_nested_type(data_type: DataType) -> None:
+    assert find_remedies(value=data_type, key=data_type, topic=data_type) == {
+        "value": "string or binary; use to_json(value), or set valueFormat to 'json' to encode several columns",
+        "key": "string or binary; use to_json(key), or set keyFormat to 'json' to encode several columns",
+        "topic": "string",
+    }
+
+
+@pytest.mark.skipif(not hasattr(types, "GeometryType"), reason="this Spark has no type geometry")
+def test_suggests_no_cast_of_spatial_type() -> None:
+    assert find_remedies(value=types.GeometryType(0)) == {"value": "string or binary"}
+
+
+@pytest.mark.parametrize(
+    ("data_type", "remedy"),
+    [
+        (DecimalType(10, 0), "int; use CAST(partition AS INT)"),
+        (StringType(), "int; use CAST(partition AS INT)"),
+        (NullType(), "int; use CAST(partition AS INT)"),
+        # Spark cannot cast a date to a number.
+        (DateType(), "int"),
+        (ArrayType(LongType()), "int"),
+    ],
+    ids=str,
+)
+def test_suggests_cast_of_number_to_partition(data_type: DataType, remedy: str) -> None:
+    assert find_remedies(partition=data_type) == {"partition": remedy}
+
+
+def pair(first_name: str, first_type: DataType, second_name: str, second_type: DataType) -> ArrayType:
+    return ArrayType(StructType([StructField(first_name, first_type), StructField(second_name, second_type)]))
+
+
+@pytest.mark.parametrize(
+    ("data_type", "cast_type"),
+    [
+        (NullType(), "MAP<STRING,STRING>"),
+        (MapType(StringType(), LongType()), "MAP<STRING,STRING>"),
+        (MapType(LongType(), BinaryType()), "MAP<STRING,BINARY>"),
+        (MapType(StringType(), ArrayType(StringType())), None),
+        (pair("key", StringType(), "value", StringType()), "ARRAY<STRUCT<key:STRING,value:BINARY>>"),
+        (pair("name", StringType(), "content", BinaryType()), "ARRAY<STRUCT<key:STRING,value:BINARY>>"),
+        # A cast by position could mix up keys and values.
+        (pair("value", StringType(), "key", StringType()), None),
+        (pair("value", BinaryType(), "key", StringType()), None),
+        (pair("first", BinaryType(), "second", BinaryType()), None),
+        # Spark cannot cast a number to binary.
+        (pair("key", StringType(), "value", LongType()), None),
+        (ArrayType(schema(key=StringType())), None),
+        (ArrayType(StringType()), None),
+    ],
+    ids=lambda parameter: parameter.simpleString() if isinstance(parameter, DataType) else "",
+)
+def test_suggests_cast_of_headers_that_keeps_keys_and_values(data_type: DataType, cast_type: str | None) -> None:
+    suggestion = "" if cast_type is None else f"; use CAST(headers AS {cast_type})"
+    expected = "array<struct<key:string,value:binary>> or map<string,binary> or map<string,string>"
+    assert find_remedies(headers=data_type) == {"headers": expected + suggestion}
+
+
+@pytest.mark.needs("java")
+@pytest.mark.parametrize(
+    ("name", "expression"),
+    [
+        ("value", "CAST(1 AS DECIMAL(10,2))"),
+        ("value", "current_timestamp()"),
+        ("value", "NULL"),
+        ("value", "INTERVAL '1' DAY"),
+        ("value", "array(named_struct('a', map(1, X'01')))"),
+        ("key", "map('a', 1)"),
+        ("topic", "X'74'"),
+        ("partition", "NULL"),
+        ("partition", "CAST(1 AS DECIMAL(10,0))"),
+        ("headers", "NULL"),
+        ("headers", "map('a', current_date())"),
+        ("headers", "map(1, X'01')"),
+        ("headers", "array(named_struct('key', 'a', 'value', 'b'))"),
+        ("headers", "array(named_struct('name', 'a', 'content', X'01'))"),
+    ],
+)
+def test_spark_accepts_suggested_expression(spark: SparkSession, name: str, expression: str) -> None:
+    rows = spark.sql(f"SELECT {expression} AS {name}")
+    if name != "value":
+        rows = rows.withColumn("value", lit("v"))
+    (remedy,) = find_remedies(**{name: rows.schema[name].dataType}).values()
+    suggestion = remedy.split("; use ")[1].split(", or set ")[0]
+    converted_rows = rows.withColumn(name, expr(suggestion))
+    plan_columns(converted_rows.schema, None if name == "topic" else "t")
+    assert len(converted_rows.collect()) == 1
+
+
+def find_remedies(**columns: DataType) -> dict[str, str]:
+    """Return the part of each error message after "must be a(n)", by column name."""
+    with pytest.raises(SchemaError) as error_info:
+        plan_columns(schema(**{"value": StringType()} | columns), None if "topic" in columns else "t")
+    return dict(line.split(". ", 1)[1].split(" must be a(n) ") for line in str(error_info.value).splitlines())
 
 
 @pytest.mark.parametrize(

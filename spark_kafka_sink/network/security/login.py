@@ -60,10 +60,6 @@ _MAX_NUMBER = 1e9
 """Limit that all numbers (seconds, milliseconds or a factor) must be below. This also rejects infinity and NaN."""
 # package.module:function, or package.module:Class.method
 _FUNCTION_NAME_PATTERN = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
-_OAUTH_CALLBACK_HANDLERS = (
-    "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler",
-    "org.apache.kafka.common.security.oauthbearer.secured.OAuthBearerLoginCallbackHandler",
-)
 
 
 @dataclass(frozen=True)
@@ -209,7 +205,7 @@ def _parse_oauth_login(options: Mapping[str, str], token_callback: object, fault
     token = options.get("sasl.oauthbearer.token", "")
     url = options.get(ENDPOINT_URL_OPTION, "")
     is_file_url = url.startswith("file:")
-    _check_callbacks(options, token_callback, faults)
+    _check_token_callback(token_callback, faults)
     retriever_class = _parse_retriever_class(options, url, faults)
     token_file = _parse_file_url(url, faults) if is_file_url else ""
     oidc = _parse_oidc_config(url, retriever_class, options, jaas_options, faults) if url and not is_file_url else None
@@ -224,7 +220,7 @@ def _parse_oauth_login(options: Mapping[str, str], token_callback: object, fault
         "OAUTHBEARER",
         token=token,
         token_file=token_file,
-        # _check_callbacks has added a fault for any other object.
+        # _check_token_callback has added a fault for any other object.
         token_callback=token_callback if callable(token_callback) or isinstance(token_callback, str) else None,
         oidc=oidc,
         extensions=extensions,
@@ -233,11 +229,8 @@ def _parse_oauth_login(options: Mapping[str, str], token_callback: object, fault
     )
 
 
-def _check_callbacks(options: Mapping[str, str], token_callback: object, faults: OptionFaults) -> None:
-    """Check the Java callback handler and the Python token callback. The callback is not imported here."""
-    handler = options.get("sasl.login.callback.handler.class")
-    if handler is not None and handler not in _OAUTH_CALLBACK_HANDLERS:
-        faults.add("sasl.login.callback.handler.class", "cannot be set: use {sasl.oauthbearer.token.callback}.")
+def _check_token_callback(token_callback: object, faults: OptionFaults) -> None:
+    """Check that the token callback, if it is set, is callable or a name. The name is not imported here."""
     is_name = isinstance(token_callback, str) and _FUNCTION_NAME_PATTERN.fullmatch(token_callback) is not None
     is_valid_callback = token_callback is None or is_name or callable(token_callback)
     if not is_valid_callback:

@@ -23,6 +23,8 @@ SOURCE_OPTIONS = (
     "fetchOffset.retryIntervalMs",
     "groupIdPrefix",
     "kafkaConsumer.pollTimeoutMs",
+    # Misspelt, but common: Spark's source passes it to its consumers, which ignore it.
+    "kafka.consumer.pollTimeoutMs",
     "maxOffsetsPerTrigger",
     "maxRecordsPerPartition",
     "maxTriggerDelay",

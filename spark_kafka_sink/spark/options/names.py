@@ -39,6 +39,8 @@ _OPTION_FAMILIES = ("ssl.keystore.*", "ssl.truststore.*", "sasl.oauthbearer.*")
 """Groups of options that errors name as a whole."""
 
 JAVA_CLASS_OPTION_REMEDIES = {
+    "key.serializer": "Remove the option, and cast the column 'key' to STRING or BINARY, or set keyFormat",
+    "value.serializer": "Remove the option, and cast the column 'value' to STRING or BINARY, or set valueFormat",
     "interceptor.classes": (
         "Use DataFrame functions before the write to change rows, or the options reportCallback, reportTopic or "
         "reportPath to learn what was written"
@@ -57,11 +59,8 @@ _TEXT_FILE_OPTIONS = (
     "pathGlobFilter quote recursiveFileLookup sep timestampFormat"
 )
 _JDBC_OPTIONS = "createTableOptions dbtable driver isolationLevel numPartitions password query truncate url user"
-TABLE_AND_FILE_OPTIONS = frozenset(f"{_TABLE_WRITE_OPTIONS} {_TEXT_FILE_OPTIONS} {_JDBC_OPTIONS}".lower().split())
-"""Options of Delta tables, files and JDBC that jobs tend to carry over, in lowercase as Spark passes them.
-
-None of them applies to Kafka.
-"""
+TABLE_AND_FILE_OPTIONS = tuple(f"{_TABLE_WRITE_OPTIONS} {_TEXT_FILE_OPTIONS} {_JDBC_OPTIONS}".split())
+"""Options of Delta tables, files and JDBC that jobs tend to carry over. None of them applies to Kafka."""
 
 ASYNC_PROGRESS_OPTIONS = (
     "asyncProgressTrackingEnabled",

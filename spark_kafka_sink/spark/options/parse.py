@@ -1,6 +1,9 @@
 """Parses Spark's option strings into SinkOptions. One ConfigurationError reports all invalid options.
 
-Spark passes option names in lowercase. There are three kinds of options:
+Spark passes option names in lowercase. In classic Spark, the methods that `register` installs pass them as the user
+wrote them. Messages show the documented name of a known option, and the name of an unknown option as it was passed.
+
+There are three kinds of options:
 
 - `kafka.<name>` is an option of the Java producer. The producer's own table lists the valid names.
 - Options in SINK_OPTIONS belong to this data source. Those that Spark's own sink also has keep its names.
@@ -31,8 +34,10 @@ from spark_kafka_sink.diagnostics.deferred_log import warn_once
 from spark_kafka_sink.errors import ConfigurationError, OptionFault, option_placeholder
 from spark_kafka_sink.formats.options import find_encoded_parts, has_registry_format, parse_format_options
 from spark_kafka_sink.formats.registry_options import parse_registry_options, suggest_for_serializers
+from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
 from spark_kafka_sink.producer.config import ProducerConfig, parse_producer_options
 from spark_kafka_sink.producer.options import (
+    PRODUCER_OPTIONS,
     ROUND_ROBIN_PARTITIONER,
     UNIFORM_STICKY_PARTITIONER,
     UNSUPPORTED_PARTITIONER_MESSAGE,
@@ -71,19 +76,31 @@ _log = logging.getLogger(__name__)
 
 _MIN_NAME_SIMILARITY = 0.75
 """Minimum similarity of a suggested name. Unrelated names, such as 'mergeSchema' and 'keySchema', reach 0.7."""
-_ASYNC_PROGRESS_NAMES_BY_LOWERCASE = {name.lower(): name for name in ASYNC_PROGRESS_OPTIONS}
-_LOWERCASE_SOURCE_OPTIONS = {name.lower() for name in SOURCE_OPTIONS}
+_FOREIGN_OPTION_NAMES_BY_LOWERCASE = {
+    name.lower(): name for name in (*SOURCE_OPTIONS, *TABLE_AND_FILE_OPTIONS, *ASYNC_PROGRESS_OPTIONS)
+}
+"""Options that are not for a Kafka sink, as they are documented. Each is ignored or rejected with its own message."""
 
 BULK_DEFAULTS: dict[str, str] = {"batch.size": "524288", "linger.ms": "100", "send.buffer.bytes": "-1"}
 """Defaults that differ from the Java client's because they make bulk writes clearly faster. See docs/options.md."""
 
 _REJECTED_OPTION_MESSAGES = {
-    # The first two messages are worded as in Spark's own sink.
-    "key.serializer": "Kafka option 'key.serializer' is not supported as keys are serialized with ByteArraySerializer.",
-    "value.serializer": (
-        "Kafka option 'value.serializer' is not supported as value are serialized with ByteArraySerializer."
+    # The first two messages begin with the text of Spark's own sink, which users may search for. Without the prefix,
+    # Spark's sink ignores both options. Here they are rejected, because the author of the job may expect the format of
+    # the serializer in the topic. Ignoring them would also make few jobs work unchanged: options that a job shares with
+    # a plain producer include others without the prefix, such as bootstrap.servers.
+    "key.serializer": (
+        "Kafka option 'key.serializer' is not supported as keys are serialized with ByteArraySerializer. "
+        f"{JAVA_CLASS_OPTION_REMEDIES['key.serializer']}."
     ),
-    "transactional.id": "Kafka option 'transactional.id' cannot be set: each task needs its own transactional id.",
+    "value.serializer": (
+        "Kafka option 'value.serializer' is not supported as value are serialized with ByteArraySerializer. "
+        f"{JAVA_CLASS_OPTION_REMEDIES['value.serializer']}."
+    ),
+    "transactional.id": (
+        "Kafka option 'transactional.id' cannot be set: each task needs its own transactional id. Remove the option. "
+        "For transactions, set deliveryGuarantee to 'exactly-once'."
+    ),
 }
 """Producer options that Spark jobs cannot set, each with its error message."""
 _PARTITIONER_REMEDY = (
@@ -112,8 +129,9 @@ def parse_options(options: Mapping[str, str]) -> SinkOptions:
     Raise ConfigurationError with one message for each invalid option.
     """
     options_by_lowercase = {name.lower(): value for name, value in options.items()}
+    spellings = {name.lower(): name for name in options} | _FOREIGN_OPTION_NAMES_BY_LOWERCASE
     user_options = {name: value for name, value in options_by_lowercase.items() if name not in INTERNAL_OPTIONS}
-    sink_options, kafka_options = _split_by_prefix(_drop_ignored_options(user_options))
+    sink_options, kafka_options = _split_by_prefix(_drop_ignored_options(user_options, spellings))
     # The steps add faults to `parsed_options`. The error lists these faults in the order of the steps.
     parsed_options = _parse_sink_options(sink_options)
     values = parsed_options.values
@@ -134,7 +152,8 @@ def parse_options(options: Mapping[str, str]) -> SinkOptions:
     if delivery is not None:
         topics["decisionLogTopic"] = delivery.log_topic
     _check_topics_differ(parsed_options, topics)
-    faults = [*_find_unknown_options(sink_options), *parsed_options.faults.render(SINK_OPTION_SPELLING), *kafka.faults]
+    unknown_option_faults = _find_unknown_options(sink_options, spellings)
+    faults = [*unknown_option_faults, *parsed_options.faults.render(SINK_OPTION_SPELLING), *kafka.faults]
     if faults:
         raise ConfigurationError(faults)
     # A write that `register` has already checked or distributed must not repeat these steps.
@@ -181,12 +200,15 @@ def _parse_sink_options(sink_options: Mapping[str, str]) -> ParsedOptions:
     return parse_option_values(SINK_OPTIONS, known_options, (), FORMAT_NAME)
 
 
-def _drop_ignored_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Drop the options that the sink ignores, and log a warning that names them."""
+def _drop_ignored_options(options: Mapping[str, str], spellings: Mapping[str, str]) -> dict[str, str]:
+    """Drop the options that the sink ignores, and log a warning that names them.
+
+    `spellings`: the names to show, by lowercase name.
+    """
     has_format, has_registry = bool(find_encoded_parts(options)), has_registry_format(options)
     ignored_names = [name for name in options if _is_ignored(name, has_format=has_format, has_registry=has_registry)]
     if ignored_names:
-        names = ", ".join(sorted(ignored_names))
+        names = ", ".join(spellings[name] for name in sorted(ignored_names))
         warn_once(_log, f"Ignored options of Spark's Kafka source, of consumers or of schema registries: {names}")
     return {name: value for name, value in options.items() if name not in ignored_names}
 
@@ -199,7 +221,7 @@ def _is_ignored(name: str, *, has_format: bool, has_registry: bool) -> bool:
     credentials among them were ignored, requests to the registry would be sent without them.
     """
     unprefixed_name = name.removeprefix(KAFKA_PREFIX)
-    if name in _LOWERCASE_SOURCE_OPTIONS or unprefixed_name in CONSUMER_OPTIONS:
+    if _FOREIGN_OPTION_NAMES_BY_LOWERCASE.get(name) in SOURCE_OPTIONS or unprefixed_name in CONSUMER_OPTIONS:
         return True
     if has_registry and unprefixed_name.startswith(SERIALIZER_PREFIXES):
         return False
@@ -207,30 +229,57 @@ def _is_ignored(name: str, *, has_format: bool, has_registry: bool) -> bool:
     return unprefixed_name.startswith(REGISTRY_PREFIXES) and not is_sink_option
 
 
-def _find_unknown_options(sink_options: Mapping[str, str]) -> list[str]:
+def _find_unknown_options(sink_options: Mapping[str, str], spellings: Mapping[str, str]) -> list[str]:
     """Return one error message for each unknown option.
 
     `sink_options`: the options without the prefix `kafka.`, with names in lowercase.
+    `spellings`: the names to show, by lowercase name.
     """
     prefix = TOPIC_CONFIG_PREFIX.lower()
     known_options = (*OPTION_NAMES_BY_LOWERCASE, *(f"{prefix}{name}" for name in extract_topic_configs(sink_options)))
-    return [_describe_unknown_option(name) for name in sorted(sink_options) if name not in known_options]
+    return [
+        _describe_unknown_option(name, spellings[name], sink_options[name])
+        for name in sorted(sink_options)
+        if name not in known_options
+    ]
 
 
-def _describe_unknown_option(name: str) -> str:
-    """Return the error message for an unknown option. It names the most likely mistake."""
+def _describe_unknown_option(name: str, spelling: str, value: str) -> str:
+    """Return the error message for an unknown option. It names the most likely mistake.
+
+    `name`: in lowercase.
+    `spelling`: the name to show.
+    """
     if name == "path":
         return "Option 'path', from save(path), has no meaning for Kafka. To set the topic, use the topic option."
     if name in PRODUCER_OPTION_NAMES:
-        return f"Unknown option '{name}'. Options of the producer need the prefix 'kafka.': use 'kafka.{name}'."
-    if name in TABLE_AND_FILE_OPTIONS:
-        return f"Option '{name}' is for tables or files and has no meaning for Kafka. Remove it."
-    if name in _ASYNC_PROGRESS_NAMES_BY_LOWERCASE:
-        return (
-            f"Option '{_ASYNC_PROGRESS_NAMES_BY_LOWERCASE[name]}' is not supported: Spark tracks progress "
-            "asynchronously only for its own Kafka sink. Remove it."
+        advice = _find_rejection(name, value) or (
+            f"Options of the producer need the prefix 'kafka.': use 'kafka.{name}'."
         )
-    return f"Unknown option '{name}'. {_suggest_option(name)}"
+        return f"Unknown option '{spelling}'. {advice}"
+    if spelling in TABLE_AND_FILE_OPTIONS:
+        return f"Option '{spelling}' is for tables or files and has no meaning for Kafka. Remove it."
+    if spelling in ASYNC_PROGRESS_OPTIONS:
+        return (
+            f"Option '{spelling}' is not supported: Spark tracks progress asynchronously only for its own Kafka sink. "
+            "Remove it."
+        )
+    return f"Unknown option '{spelling}'. {_suggest_option(name)}"
+
+
+def _find_rejection(name: str, value: str) -> str | None:
+    """Return the error message for a producer option that Spark jobs cannot set, else None.
+
+    Without it, the error for a missing prefix would suggest an option that is then rejected.
+    """
+    if name in _REJECTED_OPTION_MESSAGES:
+        return _REJECTED_OPTION_MESSAGES[name]
+    option = PRODUCER_OPTIONS.get(name) or SECURITY_OPTIONS[name]
+    if not option.unsupported_reason:
+        return None
+    # The option's default is accepted.
+    faults = parse_option_values({name: option}, {name: value}, (), FORMAT_NAME).faults
+    return _render_kafka_fault(faults[0]) if faults else None
 
 
 def _suggest_option(name: str) -> str:

@@ -63,7 +63,14 @@ class RecordedCalls:
 
         If an option was set more than once, the last value counts.
         """
-        options: dict[str, str] = {}
+        return {name.lower(): value for name, value in self.options_as_written().items()}
+
+    def options_as_written(self) -> dict[str, str]:
+        """Return the options by the names that the user wrote, of which no two differ only in case.
+
+        Errors about unknown options show these names.
+        """
+        names_and_values: dict[str, tuple[str, str]] = {}
         for call in self.calls:
             if call.method == "option":
                 new_options = {call.bound_arguments["key"]: call.bound_arguments["value"]}
@@ -71,8 +78,10 @@ class RecordedCalls:
                 new_options = call.bound_arguments.get("options", {})
             else:
                 continue
-            options |= {name.lower(): str(to_str(value)) for name, value in new_options.items() if value is not None}
-        return options
+            for name, value in new_options.items():
+                if value is not None:
+                    names_and_values[name.lower()] = (name, str(to_str(value)))
+        return dict(names_and_values.values())
 
 
 def install_call_recorder(writer_class: Any) -> None:

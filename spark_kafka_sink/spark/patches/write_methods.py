@@ -485,7 +485,9 @@ def _check_and_build_write_plan(writer: Any, recorded_calls: RecordedCalls) -> W
     if _is_spark_connect(writer):
         # The options may refer to packages and files that exist on the driver but not on this client.
         return run_checks_on_driver(frame.sparkSession, options, frame.schema)
-    sink_options, plan = check_and_plan_write(options, frame.schema, options.get(STREAM_START_OPTION))
+    sink_options, plan = check_and_plan_write(
+        recorded_calls.options_as_written(), frame.schema, options.get(STREAM_START_OPTION)
+    )
     return WritePlan(plan.column_positions(), build_distribution(sink_options, plan, frame.schema))
 
 

@@ -84,6 +84,25 @@ def test_reports_each_invalid_login_option(changed: dict[str, object], fault: st
     assert "hush" not in "\n".join(messages)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"security.protocol": "SSL"}, SCRAM, OIDC | {"sasl.jaas.config": None}],
+    ids=["PLAINTEXT", "SSL", "SCRAM", "OAUTHBEARER"],
+)
+def test_rejects_java_callback_handler_with_every_mechanism(options: dict[str, object]) -> None:
+    for option in ("sasl.login.callback.handler.class", "sasl.login.class"):
+        assert (
+            f"{option} cannot be set: it would load a Java class. For other sources of tokens, set "
+            "sasl.oauthbearer.token.callback to a function."
+        ) in collect_faults(options | {option: "com.example.Mine"})
+
+
+def test_accepts_kafkas_own_callback_handler_with_every_mechanism() -> None:
+    handler = {"sasl.login.callback.handler.class": f"{PACKAGE}.oauthbearer.OAuthBearerLoginCallbackHandler"}
+    for options in ({}, SCRAM):
+        assert parse_security_config(options | handler) == parse_security_config(options)
+
+
 def test_names_missing_kerberos_extra(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -78,6 +78,6 @@ def test_remedies_for_java_classes_name_existing_options() -> None:
 
 
 def test_table_and_file_options_exclude_options_of_the_sink() -> None:
-    assert not TABLE_AND_FILE_OPTIONS & {*OPTION_NAMES_BY_LOWERCASE}
-    with pytest.raises(ValueError, match="Option 'mergeschema' is for tables or files"):
+    assert not {name.lower() for name in TABLE_AND_FILE_OPTIONS} & {*OPTION_NAMES_BY_LOWERCASE}
+    with pytest.raises(ValueError, match="Option 'mergeSchema' is for tables or files"):
         parse_options({"kafka.bootstrap.servers": "a:1", "mergeSchema": "true"})

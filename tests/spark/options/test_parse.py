@@ -12,7 +12,13 @@ from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
 from spark_kafka_sink.producer.options import PRODUCER_OPTIONS
 from spark_kafka_sink.spark.options.ignored_options import CONSUMER_OPTIONS, REGISTRY_PREFIXES, SOURCE_OPTIONS
-from spark_kafka_sink.spark.options.names import ASYNC_PROGRESS_OPTIONS, add_kafka_prefix
+from spark_kafka_sink.spark.options.names import (
+    ASYNC_PROGRESS_OPTIONS,
+    JAVA_CLASS_OPTION_REMEDIES,
+    PRODUCER_OPTION_NAMES,
+    TABLE_AND_FILE_OPTIONS,
+    add_kafka_prefix,
+)
 from spark_kafka_sink.spark.options.parse import BULK_DEFAULTS, parse_options
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
 
@@ -77,11 +83,33 @@ def test_reports_missing_bootstrap_servers_in_sparks_wording_with_all_other_faul
     assert any("acks" in fault for fault in found)
 
 
-def test_rejects_serializers_in_sparks_wording() -> None:
+def test_rejects_serializers_in_sparks_wording_with_remedy() -> None:
     assert faults(NEEDED | {"kafka.key.serializer": "x", "kafka.value.serializer": "y"}) == (
-        "Kafka option 'key.serializer' is not supported as keys are serialized with ByteArraySerializer.",
-        "Kafka option 'value.serializer' is not supported as value are serialized with ByteArraySerializer.",
+        "Kafka option 'key.serializer' is not supported as keys are serialized with ByteArraySerializer. "
+        "Remove the option, and cast the column 'key' to STRING or BINARY, or set keyFormat.",
+        "Kafka option 'value.serializer' is not supported as value are serialized with ByteArraySerializer. "
+        "Remove the option, and cast the column 'value' to STRING or BINARY, or set valueFormat.",
     )
+
+
+@pytest.mark.parametrize("name", PRODUCER_OPTION_NAMES)
+def test_error_for_missing_prefix_suggests_only_options_that_can_be_set(name: str) -> None:
+    option = PRODUCER_OPTIONS.get(name) or SECURITY_OPTIONS[name]
+    is_rejected = bool(option.unsupported_reason) or name == "transactional.id"
+    (fault,) = faults(NEEDED | {name: "com.example.Mine"})
+    assert fault.startswith(f"Unknown option '{name}'. ")
+    assert fault.endswith(f": use 'kafka.{name}'.") != is_rejected
+    if is_rejected:
+        (prefixed_fault,) = faults(NEEDED | {f"kafka.{name}": "com.example.Mine"})
+        assert fault == f"Unknown option '{name}'. {prefixed_fault}"
+        assert JAVA_CLASS_OPTION_REMEDIES.get(name, "") in fault
+
+
+@pytest.mark.parametrize(("name", "value"), [("enable.metrics.push", "false"), ("interceptor.classes", "")])
+def test_error_for_missing_prefix_suggests_prefix_for_accepted_default(name: str, value: str) -> None:
+    parse_options(NEEDED | {f"kafka.{name}": value})
+    (fault,) = faults(NEEDED | {name: value})
+    assert fault.endswith(f": use 'kafka.{name}'.")
 
 
 @pytest.mark.parametrize(
@@ -172,8 +200,16 @@ def test_ignores_options_of_sparks_source_with_one_warning(
     for _ in range(3):
         assert parse_options(NEEDED | dict.fromkeys(names, "hush-hush")) == parse()
     (warning,) = caplog.messages
-    assert all(name.lower() in warning for name in names)
+    assert all(name in warning.split(": ")[1].split(", ") for name in names)
     assert "hush-hush" not in warning
+
+
+def test_ignored_options_are_named_as_documented(caplog: pytest.LogCaptureFixture) -> None:
+    """Without `register`, Spark passes only lowercase names."""
+    clear_logged_warnings()
+    parse_options(NEEDED | {name.lower(): "x" for name in ("startingOffsets", "kafka.consumer.pollTimeoutMs")})
+    (warning,) = caplog.messages
+    assert warning.endswith(": kafka.consumer.pollTimeoutMs, startingOffsets")
 
 
 @pytest.mark.parametrize("format_name", ["json", "avro"])
@@ -266,15 +302,22 @@ def test_rejects_java_class_option_with_alternative_for_spark_jobs(options: dict
     assert "KafkaProducer" not in fault
 
 
-@pytest.mark.parametrize("name", ["mergeSchema", "overwriteSchema", "header", "inferSchema", "dbtable", "password"])
+@pytest.mark.parametrize("name", TABLE_AND_FILE_OPTIONS)
 def test_suggests_nothing_for_option_of_another_sink(name: str) -> None:
+    for spelling in (name, name.lower(), name.upper()):
+        (fault,) = faults(NEEDED | {spelling: "x"})
+        assert fault == f"Option '{name}' is for tables or files and has no meaning for Kafka. Remove it."
+
+
+@pytest.mark.parametrize("name", ["kafkaBootstrapServers", "Linger.ms", "fooBar"])
+def test_names_unknown_option_as_the_caller_wrote_it(name: str) -> None:
     (fault,) = faults(NEEDED | {name: "x"})
-    assert fault == f"Option '{name.lower()}' is for tables or files and has no meaning for Kafka. Remove it."
+    assert fault.startswith(f"Unknown option '{name}'. ")
 
 
 @pytest.mark.parametrize("name", ASYNC_PROGRESS_OPTIONS)
 def test_rejects_async_progress_tracking_by_name(name: str) -> None:
-    (fault,) = faults(NEEDED | {name: "true"})
+    (fault,) = faults(NEEDED | {name.lower(): "true"})
     assert fault == (
         f"Option '{name}' is not supported: Spark tracks progress asynchronously only for its own Kafka sink. "
         "Remove it."

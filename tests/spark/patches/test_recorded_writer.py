@@ -61,6 +61,14 @@ def test_returns_options_as_spark_passes_them(writer_class: type[Any]) -> None:
     calls = get_recorded_calls(writer)
     assert calls is not None
     assert calls.options() == {"topic": "b", "kafka.acks": "1", "includeheaders": "true"}
+    assert calls.options_as_written() == {"TOPIC": "b", "kafka.acks": "1", "includeHeaders": "true"}
+
+
+def test_last_spelling_and_value_of_an_option_count(writer_class: type[Any]) -> None:
+    writer = writer_class("frame").option("topic", "a").option("Topic", "b").option("topic", "c")
+    calls = get_recorded_calls(writer)
+    assert calls is not None
+    assert calls.options() == calls.options_as_written() == {"topic": "c"}
 
 
 def test_returns_last_format_unless_a_function_replaced_it(writer_class: type[Any]) -> None:

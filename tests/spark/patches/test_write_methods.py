@@ -82,7 +82,11 @@ def refused(write: Callable[[], object], spark: SparkSession) -> KafkaSinkError:
 @pytest.mark.parametrize(
     ("change", "options", "message"),
     [
-        (lambda frame: frame, {"tpoic": "t"}, "Unknown option 'tpoic'. Did you mean 'topic'?"),
+        (
+            lambda frame: frame,
+            {"deadLeterTopic": "t"},
+            "Unknown option 'deadLeterTopic'. Did you mean 'deadLetterTopic'?",
+        ),
         (lambda frame: frame.drop("value"), {}, "Required attribute 'value' not found"),
         (lambda frame: frame, {"kafka.bootstrap.servers": "127.0.0.1:{unused}"}, "{unused}: Connection refused"),
         (lambda frame: frame, {"topic": "not-there"}, "topic not-there: does not exist."),

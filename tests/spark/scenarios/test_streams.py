@@ -43,7 +43,7 @@ def options(broker: EmbeddedBroker, tmp_path: Path, topic: str = "t") -> dict[st
 @pytest.mark.parametrize(
     ("change", "kind", "message"),
     [
-        ({"tpoic": "t"}, ConfigurationError, "Did you mean 'topic'"),
+        ({"tPoic": "t"}, ConfigurationError, r"Unknown option 'tPoic'\. Did you mean 'topic'"),
         ({"topic": "not-there"}, PreflightError, "topic not-there: does not exist"),
         ({"topic": "conuts"}, PreflightError, "does not exist[^?]* Did you mean 'counts'"),
     ],
