@@ -105,3 +105,16 @@ def test_registry_errors_name_arguments(arguments: dict[str, object], expected: 
 def test_suggests_schema_source_for_option_of_confluents_serializers(name: str) -> None:
     with pytest.raises(ConfigurationError, match="here it is 'schema_source', where 'lookup' corresponds to false"):
         plan(formats={name: False})
+
+
+@pytest.mark.parametrize(
+    ("name", "argument"),
+    [
+        ("value_schema_id_serializer", "schema_id_location"),
+        ("key.subject.name.strategy", "subject_name_strategy"),
+        ("normalize_schemas", "schema_registry_normalize_schemas"),
+    ],
+)
+def test_suggests_argument_for_name_in_confluents_serializers(name: str, argument: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"here it is '{argument}'"):
+        plan(formats={name: "x"})
