@@ -76,7 +76,7 @@ def test_ignores_format_arguments_that_are_none() -> None:
         ),
         ({"schema_id_location": "header"}, "'schema_id_location' is 'header', which requires one. Set 'schema_id_"),
         ({"schema_registry_basic_auth_user_info": "a:b"}, "in 'schema_registry_basic_auth_user_info' and"),
-        ({"schema_registry_bearer_auth_token": "b"}, "check the token in 'schema_registry_bearer_auth_token' and"),
+        ({"schema_registry_bearer_auth_token": "b"}, "Check the token in 'schema_registry_bearer_auth_token' and"),
         ({"schema_registry_url": "http://127.0.0.1:1"}, "('schema_registry_request_timeout_ms'). Check 'schema_"),
         (
             {"schema_registry_url": "https://h", "schema_registry_ssl_truststore_location": "/no/such/file"},
