@@ -65,8 +65,21 @@ def read_header_column(array: pa.Array) -> HeaderColumn:
     else:
         structs = array.values.slice(first_header, header_count)
         present_mask = ~build_null_mask(structs) if structs.null_count else None
-        keys, values = structs.field("key"), structs.field("value")
+        positions = find_header_fields(structs.type)
+        assert positions is not None  # other types have been rejected before
+        keys, values = map(structs.field, positions)
     return HeaderColumn(starts - first_header, keys, values, present_mask)
+
+
+def find_header_fields(data_type: pa.DataType) -> tuple[int, int] | None:
+    """Return the positions of the fields `key` and `value` in a struct. Return None for any other type.
+
+    As in Spark's own sink, the case of the names is ignored.
+    """
+    if not pa.types.is_struct(data_type):
+        return None
+    names = [data_type.field(position).name.lower() for position in range(data_type.num_fields)]
+    return (names.index("key"), names.index("value")) if sorted(names) == ["key", "value"] else None
 
 
 def append_headers(
