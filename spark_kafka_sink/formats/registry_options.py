@@ -44,9 +44,19 @@ TOPIC_STRATEGY, RECORD_STRATEGY, TOPIC_RECORD_STRATEGY = "topic", "record", "top
 SUBJECT_NAME_STRATEGIES = (TOPIC_STRATEGY, RECORD_STRATEGY, TOPIC_RECORD_STRATEGY)
 _REGISTRY_COUNTERPARTS = {"json": "json-schema-confluent", "avro": "avro-confluent"}
 """Formats without a schema registry, and the corresponding formats that use one."""
+_SCHEMA_ID_LOCATION_REPLACEMENT = "{schemaIdLocation}, where 'header' corresponds to HeaderSchemaIdSerializer"
+_SUBJECT_NAME_STRATEGY_REPLACEMENT = (
+    "{subjectNameStrategy}, where 'topic', 'record' and 'topicRecord' correspond to TopicNameStrategy, "
+    "RecordNameStrategy and TopicRecordNameStrategy"
+)
 SERIALIZER_OPTIONS: dict[str, str] = {
     "auto.register.schemas": "{schemaSource}, where 'lookup' corresponds to false",
     "use.latest.version": "{schemaSource}, where 'latest' corresponds to true",
+    "normalize.schemas": "{schema.registry.normalize.schemas}",
+    "key.schema.id.serializer": _SCHEMA_ID_LOCATION_REPLACEMENT,
+    "value.schema.id.serializer": _SCHEMA_ID_LOCATION_REPLACEMENT,
+    "key.subject.name.strategy": _SUBJECT_NAME_STRATEGY_REPLACEMENT,
+    "value.subject.name.strategy": _SUBJECT_NAME_STRATEGY_REPLACEMENT,
 }
 """The option to use here, by the name in Confluent's serializers, without REGISTRY_PREFIX."""
 _CREDENTIAL_OPTIONS: dict[str, str] = {

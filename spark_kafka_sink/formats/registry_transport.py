@@ -297,8 +297,10 @@ class RegistryTransport:
         status, body = response.status, parse_json_object(response.body)
         prefix = f"The schema registry rejected the request for subject '{subject}' (status {status})"
         message = self._sanitize_message(body)
+        reason = message.removesuffix(".")
         if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-            return f"{prefix}: {self._describe_credentials_remedy()}"
+            details = f": {reason}" if reason else ""
+            return f"{prefix}{details}. {self._describe_credentials_remedy()}"
         is_not_found_error = body.get("error_code") in _NOT_FOUND_ERRORS
         if is_not_found_error and not_found_problem is not None:
             return (
@@ -312,7 +314,6 @@ class RegistryTransport:
             ).rstrip()
         is_other_server = is_redirect(status) or (status == HTTPStatus.NOT_FOUND and not is_not_found_error)
         if is_other_server or not message:
-            reason = message.removesuffix(".")
             details = f": {reason}" if reason else ", which is not the response of a schema registry"
             url = self.sanitize(url_response.url)
             return f"{url} responded with status {status}{details}. {self._describe_server_remedy(url_response, path)}"
@@ -343,10 +344,10 @@ class RegistryTransport:
         token_option = self._config.spell("schema.registry.bearer.auth.token")
         user_info_option = self._config.spell("schema.registry.basic.auth.user.info")
         if self._config.token is not None:
-            return f"check the token in {token_option} and the permissions of its owner."
+            return f"Check the token in {token_option} and the permissions of its owner."
         if self._config.user_info is not None:
-            return f"check the credentials in {user_info_option} and their permissions."
-        return f"the request had no credentials: set {user_info_option} or {token_option}."
+            return f"Check the credentials in {user_info_option} and their permissions."
+        return f"The request had no credentials. Set {user_info_option} or {token_option}."
 
     def _describe_certificate_error(self, error: ssl.SSLCertVerificationError, url: str) -> str:
         """Describe why the registry's certificate was not accepted, and what to do about it."""

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_kafka_sink.records.columns import ArrowColumn, RecordColumns, combine_chunks
-from spark_kafka_sink.records.header_column import append_headers, read_header_column
+from spark_kafka_sink.records.header_column import append_headers, find_last_header_values, read_header_column
 from spark_kafka_sink.records.topic_rows import RowsByTopic, TopicRows, split_by_topic
 
 if TYPE_CHECKING:  # a task imports the formats only if its plan has an encoder
@@ -83,22 +83,29 @@ class ColumnPlan:
         Return None if the batch has no headers column and no encoder adds a header.
 
         The header that an encoder adds contains the GUID of its schema. A null value or key gets no such header,
-        because a null has no schema. Confluent's serializers do the same.
+        because a null has no schema. A row that has the header already, such as a copy of a record, does not get it a
+        second time. Confluent's serializers do the same.
         """
         headers_column = _get_column(batch, self.headers)
-        encoder_headers: dict[str, pa.Array] = {}
-        for source, encoded_column in ((self.key, key_column), (self.value, value_column)):
-            record_header = _find_record_header(source)
-            if record_header is None or encoded_column is None:
-                continue
-            header_name, header_value = record_header
-            is_not_null = combine_chunks(encoded_column.is_valid())
-            encoder_headers[header_name] = pc.if_else(is_not_null, pa.scalar(header_value, pa.binary()), None)
-        if not encoder_headers:
+        record_headers = [
+            (*record_header, encoded_column)
+            for source, encoded_column in ((self.key, key_column), (self.value, value_column))
+            if (record_header := _find_record_header(source)) is not None and encoded_column is not None
+        ]
+        if not record_headers:
             return headers_column
         has_headers = headers_column is not None and not pa.types.is_null(headers_column.type)
         original_headers = read_header_column(headers_column) if has_headers else None
-        return append_headers(original_headers, encoder_headers, batch.num_rows, key_type=pa.binary(), skip_nulls=True)
+        new_headers: dict[str, pa.Array] = {}
+        for header_name, header_value, encoded_column in record_headers:
+            needs_header = combine_chunks(encoded_column.is_valid())
+            if original_headers is not None:
+                # Consumers read only the last header, so an earlier one with the same GUID does not suffice.
+                last_values = find_last_header_values(original_headers, header_name)
+                is_present = pc.is_in(last_values, pa.array([header_value], pa.binary()))
+                needs_header = pc.and_not(needs_header, is_present)
+            new_headers[header_name] = pc.if_else(needs_header, pa.scalar(header_value, pa.binary()), None)
+        return append_headers(original_headers, new_headers, batch.num_rows, key_type=pa.binary(), skip_nulls=True)
 
 
 def _find_record_header(source: int | ColumnsEncoder | None) -> tuple[str, bytes] | None:

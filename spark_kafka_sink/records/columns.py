@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from spark_kafka_sink.errors import SchemaError
 from spark_kafka_sink.records.arrays import build_null_mask, integers_to_numpy, numbers_to_arrow
 from spark_kafka_sink.records.byte_column import compute_byte_sizes, compute_data_nbytes
+from spark_kafka_sink.records.header_column import find_header_fields
 
 ArrowColumn: TypeAlias = "pa.Array | pa.ChunkedArray"
 
@@ -330,25 +331,19 @@ def _check_header_type(data_type: pa.DataType) -> None:
         return
     if pa.types.is_map(data_type):
         key_type, value_type = data_type.key_type, data_type.item_type
-    elif (pa.types.is_list(data_type) or pa.types.is_large_list(data_type)) and _is_header_struct(data_type.value_type):
-        key_type, value_type = data_type.value_type.field("key").type, data_type.value_type.field("value").type
     else:
-        raise SchemaError(
-            f"column 'headers' must be a list<struct<key: string, value: binary>> or a map, not {data_type}"
-        )
+        is_list = pa.types.is_list(data_type) or pa.types.is_large_list(data_type)
+        positions = find_header_fields(data_type.value_type) if is_list else None
+        if positions is None:
+            raise SchemaError(
+                f"column 'headers' must be a list<struct<key: string, value: binary>> or a map, not {data_type}"
+            )
+        key_type, value_type = (data_type.value_type.field(position).type for position in positions)
     has_valid_values = _is_string_or_binary(value_type) or pa.types.is_null(value_type)  # null: no header has a value
     if not _is_string_or_binary(key_type) or not has_valid_values:
         raise SchemaError(
             f"column 'headers' has type {data_type}, but header keys and header values must be strings or binary"
         )
-
-
-def _is_header_struct(data_type: pa.DataType) -> bool:
-    """Return whether a type is a struct with the fields `key` and `value`, in any order."""
-    if not pa.types.is_struct(data_type):
-        return False
-    field_names = [data_type.field(position).name for position in range(data_type.num_fields)]
-    return sorted(field_names) == ["key", "value"]
 
 
 def _convert_timestamp_column(column: ArrowColumn) -> ArrowColumn | None:

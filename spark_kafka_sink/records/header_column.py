@@ -65,8 +65,31 @@ def read_header_column(array: pa.Array) -> HeaderColumn:
     else:
         structs = array.values.slice(first_header, header_count)
         present_mask = ~build_null_mask(structs) if structs.null_count else None
-        keys, values = structs.field("key"), structs.field("value")
+        positions = find_header_fields(structs.type)
+        assert positions is not None  # other types have been rejected before
+        keys, values = map(structs.field, positions)
     return HeaderColumn(starts - first_header, keys, values, present_mask)
+
+
+def find_header_fields(data_type: pa.DataType) -> tuple[int, int] | None:
+    """Return the positions of the fields `key` and `value` in a struct. Return None for any other type.
+
+    As in Spark's own sink, the case of the names is ignored.
+    """
+    if not pa.types.is_struct(data_type):
+        return None
+    names = [data_type.field(position).name.lower() for position in range(data_type.num_fields)]
+    return (names.index("key"), names.index("value")) if sorted(names) == ["key", "value"] else None
+
+
+def find_last_header_values(headers: HeaderColumn, name: str) -> pa.Array:
+    """Return the value of each row's last header with this name. Return null for a row without such a header."""
+    has_name = pc.equal(headers.keys.cast(pa.binary()), pa.scalar(name.encode(), pa.binary()))
+    header_indices = integers_to_numpy(pc.indices_nonzero(has_name)).astype(np.int64)
+    last_indices = np.full(len(headers.starts) - 1, -1)
+    # If a row has several headers with this name, numpy keeps the last index that is assigned to the row.
+    last_indices[_find_rows_of_headers(headers, header_indices)] = header_indices
+    return headers.values.cast(pa.binary()).take(numbers_to_arrow(last_indices, last_indices < 0))
 
 
 def append_headers(
@@ -158,9 +181,15 @@ def find_rows_with_invalid_headers(array: pa.Array) -> NDArray[np.int64]:
         invalid_mask |= ~headers.present_mask
     if not invalid_mask.any():
         return np.zeros(0, np.int64)
-    # Find the row of each invalid header. With the starts [0, 2, 2, 3], header 1 is in row 0, and header 2 in row 2.
-    row_indices = np.searchsorted(headers.starts, np.nonzero(invalid_mask)[0], side="right") - 1
-    return np.unique(row_indices)
+    return np.unique(_find_rows_of_headers(headers, np.flatnonzero(invalid_mask)))
+
+
+def _find_rows_of_headers(headers: HeaderColumn, header_indices: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the index of the row of each header.
+
+    For example, with the starts [0, 2, 2, 3], header 1 is in row 0, and header 2 in row 2.
+    """
+    return np.searchsorted(headers.starts, header_indices, side="right") - 1
 
 
 def _clear_null_lists(array: pa.Array) -> pa.Array:

@@ -138,7 +138,8 @@ def _is_allowed_type(column: str, data_type: DataType) -> bool:
 def _is_header_type(data_type: DataType) -> bool:
     """Return whether `data_type` is one of the header types in the module's docstring.
 
-    A struct must have exactly the fields `key` and `value`, in this order.
+    A struct must have exactly the fields `key` and `value`, in this order. As in Spark's own sink, which compares types
+    with DataTypeUtils.sameType, the case of these names is ignored.
     """
     if isinstance(data_type, MapType):
         return isinstance(data_type.keyType, _STRING_TYPES) and isinstance(
@@ -148,7 +149,7 @@ def _is_header_type(data_type: DataType) -> bool:
         return False
     fields = data_type.elementType.fields
     return (
-        [field.name for field in fields] == ["key", "value"]
+        [field.name.lower() for field in fields] == ["key", "value"]
         and isinstance(fields[0].dataType, _STRING_TYPES)
         and isinstance(fields[1].dataType, BinaryType)
     )

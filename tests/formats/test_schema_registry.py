@@ -257,7 +257,7 @@ SECRETS = ("alice:s3cret", "s3cret", base64.b64encode(b"alice:s3cret").decode(),
 
 
 @pytest.mark.parametrize("credentials", [{"user_info": "alice:s3cret"}, {"token": "t0ken"}])
-@pytest.mark.parametrize("status", [400, 409, 418, 422, 503])
+@pytest.mark.parametrize("status", [400, 401, 403, 409, 418, 422, 503])
 def test_registry_messages_are_one_line_without_credentials(
     fake: FakeRegistry, credentials: dict[str, str], status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -319,12 +319,18 @@ def test_credentials_errors_name_option(fake: FakeRegistry) -> None:
     registry = SchemaRegistryClient(RegistryConfig((fake.url,), user_info="alice:s3cret"))
     assert registry.register("s", avro_schema("a")).id == 1
     for config, message in (
-        (RegistryConfig((fake.url,), user_info="alice:wrong"), "check the credentials in schema.registry.basic.auth"),
-        (RegistryConfig((fake.url,), token="t0ken"), "check the token in schema.registry.bearer.auth.token"),
-        (RegistryConfig((fake.url,)), "no credentials: set schema.registry.basic.auth.user.info or"),
+        (RegistryConfig((fake.url,), user_info="alice:wrong"), "Check the credentials in schema.registry.basic.auth"),
+        (RegistryConfig((fake.url,), token="t0ken"), "Check the token in schema.registry.bearer.auth.token"),
+        (RegistryConfig((fake.url,)), "The request had no credentials. Set schema.registry.basic.auth.user.info or"),
     ):
-        with pytest.raises(SchemaRegistryError, match=message):
+        with pytest.raises(SchemaRegistryError, match=rf"\(status 401\): Unauthorized\. {message}"):
             SchemaRegistryClient(config).register("s", avro_schema("a"))
+
+
+def test_credentials_error_without_message_of_registry(fake: FakeRegistry) -> None:
+    fake.error_statuses, fake.error_message = [403], ""
+    with pytest.raises(SchemaRegistryError, match=r"\(status 403\)\. The request had no credentials\. Set "):
+        SchemaRegistryClient(RegistryConfig((fake.url,))).get_latest("s")
 
 
 USES: list[Callable[[SchemaRegistryClient], object]] = [

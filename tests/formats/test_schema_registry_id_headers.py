@@ -97,6 +97,40 @@ def test_headers_of_rows_are_kept(broker: EmbeddedBroker, registry: FakeRegistry
     }
 
 
+@pytest.mark.parametrize("kind", [pa.map_(pa.string(), pa.binary()), pa.map_(pa.large_binary(), pa.large_binary())])
+def test_repeats_no_header_that_rows_already_have(
+    broker: EmbeddedBroker, registry: FakeRegistry, kind: pa.DataType
+) -> None:
+    arguments: dict[str, Any] = {"key": "name", "key_format": None, "value": ["id"]}
+    write(broker, registry, ORDERS.slice(0, 0), **arguments)
+    name, guid = b"__value_schema_id", read_guid(registry, "orders-value")
+    own: list[Any] = [
+        [(name, guid), (b"trace", b"a")],
+        [(name, b"other"), (name, guid)],
+        [(name, guid), (name, b"other")],
+        [(name, None)],
+        [(b"__key_schema_id", guid)],
+        None,
+        [],
+        [(b"trace", guid), (name, guid)],
+    ]
+    # The slice begins with a row of another batch.
+    headers = pa.array([[(name, guid)], *own], kind).slice(1)
+    table = ORDERS.slice(0, len(own)).append_column("headers", headers)
+    table = table.append_column("partition", pa.array([0] * len(own), pa.int32()))
+    records = write(broker, registry, table, **arguments)
+    added = (name, guid)
+    assert [
+        [(header["key"].encode(), header["value"]) for header in headers] for headers in records["headers"].to_pylist()
+    ] == [own[0], own[1], [*own[2], added], [*own[3], added], [*own[4], added], [added], [added], own[7]]
+
+
+def test_copy_of_records_has_each_schema_id_once(broker: EmbeddedBroker, registry: FakeRegistry) -> None:
+    records = write(broker, registry)
+    copies = write(broker, registry, ORDERS.append_column("headers", records["headers"]))
+    assert copies["headers"].to_pylist() == [records["headers"][0].as_py()] * 80
+
+
 def test_null_values_and_keys_have_no_header(broker: EmbeddedBroker, registry: FakeRegistry) -> None:
     struct = pa.struct([("id", pa.int64())])
     keys = pa.array([{"id": 0}, {"id": 1}, None, None], struct)

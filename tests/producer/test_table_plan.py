@@ -76,7 +76,7 @@ def test_ignores_format_arguments_that_are_none() -> None:
         ),
         ({"schema_id_location": "header"}, "'schema_id_location' is 'header', which requires one. Set 'schema_id_"),
         ({"schema_registry_basic_auth_user_info": "a:b"}, "in 'schema_registry_basic_auth_user_info' and"),
-        ({"schema_registry_bearer_auth_token": "b"}, "check the token in 'schema_registry_bearer_auth_token' and"),
+        ({"schema_registry_bearer_auth_token": "b"}, "Check the token in 'schema_registry_bearer_auth_token' and"),
         ({"schema_registry_url": "http://127.0.0.1:1"}, "('schema_registry_request_timeout_ms'). Check 'schema_"),
         (
             {"schema_registry_url": "https://h", "schema_registry_ssl_truststore_location": "/no/such/file"},
@@ -105,3 +105,16 @@ def test_registry_errors_name_arguments(arguments: dict[str, object], expected: 
 def test_suggests_schema_source_for_option_of_confluents_serializers(name: str) -> None:
     with pytest.raises(ConfigurationError, match="here it is 'schema_source', where 'lookup' corresponds to false"):
         plan(formats={name: False})
+
+
+@pytest.mark.parametrize(
+    ("name", "argument"),
+    [
+        ("value_schema_id_serializer", "schema_id_location"),
+        ("key.subject.name.strategy", "subject_name_strategy"),
+        ("normalize_schemas", "schema_registry_normalize_schemas"),
+    ],
+)
+def test_suggests_argument_for_name_in_confluents_serializers(name: str, argument: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"here it is '{argument}'"):
+        plan(formats={name: "x"})

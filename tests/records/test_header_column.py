@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_kafka_sink.records.columns import RecordColumns
+from spark_kafka_sink.records.header_column import read_header_column
 from tests.records.column_strategies import LIST_TYPES, NOW, header_array, sliced
 from tests.records.reference_encoder import Row
 from tests.records.slices import BatchSlice, encode_slices
@@ -81,3 +82,13 @@ def test_long_runs_with_headers_equal_the_reference_encoder(count: int, last: by
         )
         plan = [BatchSlice(0, 0, count // 2), BatchSlice(1, count // 2, count)]
         assert_equal(encode_slices(columns, plan, NOW), rows, plan)
+
+
+@pytest.mark.parametrize("names", [("key", "value"), ("Key", "Value"), ("KEY", "value")])
+@pytest.mark.parametrize("is_reversed", [False, True])
+def test_reads_struct_fields_in_any_case_and_order(names: tuple[str, str], is_reversed: bool) -> None:
+    fields = [pa.field(names[0], pa.string()), pa.field(names[1], pa.binary())]
+    struct = pa.struct(fields[::-1] if is_reversed else fields)
+    array = pa.array([[{names[0]: "a", names[1]: b"1"}], None], pa.list_(struct))
+    headers = read_header_column(RecordColumns(pa.array(["x", "y"]), headers=array).headers)
+    assert (headers.keys.to_pylist(), headers.values.to_pylist()) == (["a"], [b"1"])

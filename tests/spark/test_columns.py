@@ -63,6 +63,7 @@ def test_topic_option_overrides_column_of_any_type() -> None:
     [
         ArrayType(HEADER),
         ArrayType(StructType([StructField("key", StringType(), False), StructField("value", BinaryType(), False)])),
+        ArrayType(StructType([StructField("Key", StringType()), StructField("VALUE", BinaryType())])),
         MapType(StringType(), BinaryType()),
         MapType(StringType(), StringType()),
     ],
@@ -115,6 +116,16 @@ def test_accepts_timestamp_and_milliseconds(timestamp: DataType) -> None:
             {"value": StringType(), "headers": ArrayType(StringType())},
             "t",
             "headers attribute unsupported type array<string>. headers must be a(n) array<struct<",
+        ),
+        (
+            {
+                "value": StringType(),
+                "headers": ArrayType(
+                    StructType([StructField("Value", BinaryType()), StructField("Key", StringType())])
+                ),
+            },
+            "t",
+            "headers attribute unsupported type array<struct<Value:binary,Key:string>>. headers must be a(n) array<",
         ),
         (
             {"value": StringType(), "timestamp": TimestampNTZType()},

@@ -259,6 +259,26 @@ def test_suggests_schema_source_for_option_of_confluents_serializers(prefix: str
     assert f"here it is 'schemaSource', where '{source}' corresponds to " in fault
 
 
+@pytest.mark.parametrize("prefix", ["", "kafka."])
+@pytest.mark.parametrize(
+    ("name", "suggestion"),
+    [
+        ("key.schema.id.serializer", "'schemaIdLocation', where 'header' corresponds to HeaderSchemaIdSerializer."),
+        ("value.schema.id.serializer", "'schemaIdLocation', where 'header' corresponds to HeaderSchemaIdSerializer."),
+        (
+            "key.subject.name.strategy",
+            "'subjectNameStrategy', where 'topic', 'record' and 'topicRecord' correspond to ",
+        ),
+        ("value.subject.name.strategy", "'subjectNameStrategy', where 'topic', 'record' and 'topicRecord' correspond"),
+        ("normalize.schemas", "'schema.registry.normalize.schemas'."),
+    ],
+)
+def test_suggests_option_for_name_in_confluents_serializers(prefix: str, name: str, suggestion: str) -> None:
+    (fault,) = faults(REGISTRY_FORMAT | {prefix + name: "x"})
+    assert f". That is the name in Confluent's serializers; here it is {suggestion}" in fault
+    assert "Did you mean" not in fault
+
+
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [

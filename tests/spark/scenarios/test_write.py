@@ -114,6 +114,13 @@ def test_writes_headers_of_struct_arrays(spark: SparkSession, broker: EmbeddedBr
     assert_topic_equals(frame, broker.topic(topic))
 
 
+def test_ignores_case_of_header_fields(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
+    frame = spark.createDataFrame([("a", [("h", b"1")])], f"value STRING, {HEADERS}")
+    headers = frame["headers"].cast("ARRAY<STRUCT<Key: STRING, VALUE: BINARY>>")
+    write(frame.withColumn("headers", headers), broker, topic)
+    assert_topic_equals(frame, broker.topic(topic))
+
+
 @pytest.mark.parametrize("kind", ["STRING", "BINARY"])
 def test_writes_headers_of_maps(spark: SparkSession, broker: EmbeddedBroker, topic: str, kind: str) -> None:
     frame = spark.range(6).selectExpr(
