@@ -42,6 +42,7 @@ from spark_kafka_sink.formats.binary_pieces import (
     concatenate_elements,
     join_pieces,
     mask_pieces,
+    reject_nulls,
     split_lengths_and_bytes,
 )
 from spark_kafka_sink.formats.java_numbers import floats_to_numpy
@@ -88,7 +89,8 @@ def _encode_message(
 ) -> list[Piece]:
     """Return the pieces of a message.
 
-    Raise InvalidRecordError if a selected value does not fit its field, or if two fields of a oneof are set.
+    Raise InvalidRecordError if a selected value does not fit its field, if a required field is null, or if two fields
+    of a oneof are set.
 
     `mask`: the rows in which the message is present.
     `path_prefix`: text before each field's name in error messages, such as `address.`; empty for the outermost message.
@@ -119,10 +121,13 @@ def _check_oneofs(
 def _encode_field(field: MessageField, column: pa.Array, mask: Mask, path: str) -> list[Piece]:
     """Return the pieces of a field, including its tag. They are empty in rows in which the field is absent.
 
-    A field is absent if it is null or, for a field without presence, if its value is the default.
+    A field is absent if it is null or, for a field without presence, if its value is the default. Raise
+    InvalidRecordError if a required field is null in a selected row.
     """
     if pa.types.is_null(column.type):
         return []
+    if field.is_required:
+        reject_nulls(column, mask, path, remedy="make the field optional")
     present_mask = combine_masks(mask, build_valid_mask(column))
     if field.type_name == "map":
         return mask_pieces(_encode_map(field, column, present_mask, path), present_mask)

@@ -192,6 +192,8 @@ def _select_fields(message: Any, columns: Sequence[pa.Field], path_prefix: str) 
 def _build_field(field: Any, data_type: pa.DataType, path: str) -> MessageField:
     """Build a map, repeated or singular field for a column. Raise SchemaError if the column's type does not fit."""
     if pa.types.is_null(data_type):
+        if field.is_required:
+            raise SchemaError(f"column {path} has the type null, but the Protobuf schema does not allow null")
         return MessageField(field.name, field.number, type_name="null")
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
         return _build_map_field(field, data_type, path)
@@ -259,6 +261,7 @@ def _build_singular_field(field: Any, data_type: pa.DataType, path: str) -> Mess
         field.number,
         type_name=type_name,
         has_presence=field.has_presence,
+        is_required=field.is_required,
         oneof=_find_oneof_name(field),
         inner_fields=inner_fields,
         enum_values=enum_values,

@@ -43,6 +43,13 @@ def test_rejects_columns_that_do_not_fit_message(field: pa.Field, message: str) 
     assert message in str(caught.value)
 
 
+def test_rejects_column_of_type_null_for_required_field() -> None:
+    schema = base64.b64encode(compile_proto(ONEOF_PROTO)).decode()
+    with pytest.raises(SchemaError, match="column id has the type null, but the Protobuf schema does not allow null"):
+        parse_descriptor(schema, "Order", [pa.field("id", pa.null())])
+    assert parse_descriptor(schema, "Order", [pa.field("id", pa.int64()), pa.field("name", pa.null())])
+
+
 @pytest.mark.parametrize(
     ("text", "name", "message"),
     [
