@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spark_kafka_sink.errors import InvalidRecordError, SchemaError
-from spark_kafka_sink.formats.avro_schema import MIN_BYTES_FOR_DIGITS, get_avro_type
+from spark_kafka_sink.formats.avro_schema import MIN_BYTES_FOR_DIGITS, find_logical_type, get_avro_type
 from spark_kafka_sink.formats.binary_arrays import decode_for_error, is_binary_type, is_string_type
 from spark_kafka_sink.formats.binary_pieces import Mask, Piece, apply_mask, bools_to_numpy, split_lengths_and_bytes
 from spark_kafka_sink.formats.java_numbers import floats_to_numpy
@@ -39,11 +39,14 @@ _DECIMAL_BYTES = 16
 def build_scalar_writer(schema: Any, data_type: pa.DataType, path: str) -> ColumnWriter:
     """Build a writer for a column of a scalar Avro type. Raise SchemaError if the column's type does not fit."""
     avro_type = get_avro_type(schema)
-    logical_type = schema.get("logicalType") if isinstance(schema, Mapping) else None
+    logical_type = find_logical_type(schema)
     build = _WRITER_BUILDERS.get(avro_type)
     writer = None if build is None else build(schema, logical_type, data_type, path)
     if writer is None:
         description = f"{avro_type} ({logical_type})" if logical_type else avro_type
+        declared_logical_type = schema.get("logicalType") if isinstance(schema, Mapping) else None
+        if declared_logical_type != logical_type:
+            description = f"{avro_type}, whose logical type {declared_logical_type} is invalid and therefore ignored"
         raise SchemaError(f"column {path} has type {data_type}, which cannot be written as Avro type {description}")
     return writer
 

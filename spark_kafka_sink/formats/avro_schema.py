@@ -126,6 +126,31 @@ def get_avro_type(schema: Any) -> Any:
     return schema["type"] if isinstance(schema, Mapping) else schema
 
 
+_LOGICAL_TYPE_BASES: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("date", "time-millis"), ("int",)),
+    **dict.fromkeys(("time-micros", "timestamp-millis", "timestamp-micros", "timestamp-nanos"), ("long",)),
+    **dict.fromkeys(("local-timestamp-millis", "local-timestamp-micros", "local-timestamp-nanos"), ("long",)),
+    "decimal": ("bytes", "fixed"),
+}
+"""Avro types that are valid for a logical type. Other logical types are not checked."""
+
+
+def find_logical_type(schema: Any) -> str | None:
+    """Return the logical type of a schema, or None if it has none or has one that is invalid.
+
+    Readers ignore invalid logical types, as Avro's specification requires.
+    """
+    if not isinstance(schema, Mapping) or schema.get("logicalType") is None:
+        return None
+    avro_type, logical_type = get_avro_type(schema), str(schema["logicalType"])
+    is_valid = avro_type in _LOGICAL_TYPE_BASES.get(logical_type, (avro_type,))
+    if logical_type == "decimal":
+        precision: Any = schema.get("precision")
+        scale: Any = schema.get("scale", 0)
+        is_valid &= _is_non_negative_int(precision) and _is_non_negative_int(scale) and scale <= precision > 0
+    return logical_type if is_valid else None
+
+
 def _is_timestamp(data_type: pa.DataType, *, has_zone: bool) -> bool:
     return bool(pa.types.is_timestamp(data_type)) and (data_type.tz is not None) == has_zone
 
@@ -205,7 +230,6 @@ _REQUIRED_ATTRIBUTES: dict[str, _Attributes] = {
     "map": {"values": _is_schema},
 }
 """Attributes that a type must have. All other types, such as `string`, need none."""
-_DECIMAL_ATTRIBUTES: _Attributes = {"precision": _is_non_negative_int}
 
 
 def _check_attributes(schema: Mapping[str, Any]) -> None:
@@ -216,8 +240,6 @@ def _check_attributes(schema: Mapping[str, Any]) -> None:
     required_attributes: _Attributes = {}
     if isinstance(avro_type, str):
         required_attributes |= _REQUIRED_ATTRIBUTES.get(avro_type, {})
-    if logical_type == "decimal":
-        required_attributes |= _DECIMAL_ATTRIBUTES
     for name, is_valid in required_attributes.items():
         if not is_valid(schema.get(name)):
             raise SchemaError(
