@@ -27,6 +27,7 @@ from spark_kafka_sink.formats.binary_arrays import (
     is_binary_type,
     is_string_type,
     read_element_offsets,
+    replace_invalid_utf8,
     to_text,
 )
 from spark_kafka_sink.formats.binary_pieces import (
@@ -301,9 +302,14 @@ def _build_float_encoder(dtype: Any) -> Callable[[pa.Array], list[Piece]]:
 
 
 def _encode_length_delimited(column: pa.Array) -> list[Piece]:
-    """Encode strings and bytes. Dates, times and decimals become strings, formatted as in JSON (java_times.py)."""
+    """Encode strings and bytes. Dates, times and decimals become strings, formatted as in JSON (java_times.py).
+
+    Invalid UTF-8 in strings is replaced by U+FFFD, because Protobuf's readers reject it.
+    """
     data_type = column.type
-    if pa.types.is_decimal128(data_type):
+    if is_string_type(data_type):
+        column = replace_invalid_utf8(column)
+    elif pa.types.is_decimal128(data_type):
         column = to_text(column)
     elif pa.types.is_date32(data_type):
         column = format_dates(column)

@@ -131,6 +131,23 @@ def test_rejects_row_with_two_members_of_oneof() -> None:
         encode(parse_format(ONEOF_PROTO, batch, "Order"), batch)
 
 
+def test_replaces_invalid_utf8_in_strings_but_not_in_bytes() -> None:
+    invalid = pa.array([b"\xff\xfe", b""], pa.binary())
+    texts = invalid.view(pa.string())
+    entries = pa.MapArray.from_arrays(pa.array([0, 1, 1], pa.int32()), texts[:1], texts[:1])
+    lists = pa.ListArray.from_arrays(pa.array([0, 2, 2], pa.int32()), texts)
+    batch = pa.record_batch(
+        {"s": texts, "b": invalid, "m": entries, "l": lists, "large": texts.cast(pa.large_string())}
+    )
+    fields = [field.with_type(pa.string()) if field.name == "large" else field for field in batch.schema]
+    derived = derive_message(fields, "M")
+    message_type = message_class(compile_proto(derived.text), "M")
+    row, empty_row = (message_type.FromString(row) for row in encode(ProtobufFormat(derived.fields), batch))
+    text = "\ufffd\ufffd"
+    assert (row.s, row.b, dict(row.m), list(row.l), row.large) == (text, b"\xff\xfe", {text: text}, [text, ""], text)
+    assert (empty_row.s, empty_row.b) == ("", b"")
+
+
 @pytest.mark.parametrize(
     ("array", "message"),
     [
