@@ -196,9 +196,6 @@ class _RecordWriterBuilder:
         Raise SchemaError if the column's type does not fit the schema.
         """
         avro_type = get_avro_type(schema)
-        # The type may itself be a nested schema, as in {"type": {"type": ...}}.
-        if isinstance(avro_type, (Mapping, list)):
-            return self.build_value_writer(avro_type, namespace, data_type, path)
         if avro_type == "record" and pa.types.is_struct(data_type):
             return self._build_struct_writer(schema, namespace, data_type, path)
         if avro_type == "array" and pa.types.is_list(data_type):

@@ -325,4 +325,28 @@ def parse_record_schema(schema_json: str) -> Any:
     schema = parse_schema_json(schema_json, description="the Avro schema")
     if not isinstance(schema, Mapping) or schema.get("type") != "record" or not isinstance(schema.get("name"), str):
         raise SchemaError("the Avro schema must be a record with a name, because the columns become its fields")
-    return schema
+    return _unwrap_types(schema)
+
+
+def _unwrap_types(schema: Any) -> Any:
+    """Return an equivalent schema in which nulls are not objects, and the type of each object is a name.
+
+    For example, {"type": "null"} becomes "null", and {"type": ["null", "int"]} becomes ["null", "int"].
+
+    `schema`: the schema as parsed from JSON, in which any attribute may be missing or have the wrong type.
+    """
+    if isinstance(schema, list):
+        return [_unwrap_types(branch) for branch in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    avro_type = schema.get("type")
+    if avro_type == "null" or isinstance(avro_type, (Mapping, list)):
+        return _unwrap_types(avro_type)
+    inner_schemas = {name: _unwrap_types(schema[name]) for name in ("items", "values") if name in schema}
+    fields = schema.get("fields")
+    if isinstance(fields, list):
+        inner_schemas["fields"] = [
+            {**field, "type": _unwrap_types(field["type"])} if isinstance(field, Mapping) and "type" in field else field
+            for field in fields
+        ]
+    return {**schema, **inner_schemas}
