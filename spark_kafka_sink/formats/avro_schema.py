@@ -26,7 +26,7 @@ PRIMITIVE_TYPES = ("null", "boolean", "int", "long", "float", "double", "bytes",
 _NAME_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MAX_UNION_BRANCHES = 64
 """Maximum number of branches. A branch index must fit into a zigzag varint of one byte, so the highest index is 63."""
-MIN_BYTES_FOR_DIGITS = [1] + [(int("9" * digits).bit_length() + 8) // 8 for digits in range(1, 39)]
+_MIN_BYTES_FOR_DIGITS = [1] + [(int("9" * digits).bit_length() + 8) // 8 for digits in range(1, 39)]
 """Number of bytes that a signed number needs, by its number of decimal digits. One bit is for the sign."""
 
 
@@ -99,7 +99,7 @@ class _SchemaBuilder:
                 "type": "fixed",
                 "name": "fixed",
                 "namespace": f"{namespace}.{field_name}",
-                "size": MIN_BYTES_FOR_DIGITS[data_type.precision],
+                "size": _MIN_BYTES_FOR_DIGITS[data_type.precision],
                 "logicalType": "decimal",
                 "precision": data_type.precision,
                 "scale": data_type.scale,

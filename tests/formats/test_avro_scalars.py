@@ -33,6 +33,21 @@ def test_decimals_have_minimum_size_or_size_of_fixed_type(values: list[Decimal |
         assert encode(schema, batch) == encode_with_fastavro(schema, batch)
 
 
+@pytest.mark.parametrize("size", [16, 17, 25, 33])
+def test_extends_sign_of_decimals_to_size_of_fixed_type(size: int) -> None:
+    values = [Decimal(edge) for edge in (0, 1, -1, 2**63, -(2**63) - 1, 10**35, -(10**35))]
+    batch = pa.record_batch({"a": pa.array([*values, None], pa.decimal128(36, 0))})
+    schema = record_schema(field_schema("a", ["null", fixed_decimal_schema("a", size, 36, 0)]))
+    assert encode(schema, batch) == encode_with_fastavro(schema, batch)
+
+
+def test_accepts_precision_that_fits_large_fixed_type() -> None:
+    arguments = (("a",), (pa.decimal128(1, 0),))
+    build_record_writer(record_schema(field_schema("a", fixed_decimal_schema("a", 17, 40, 0))), *arguments)
+    with pytest.raises(SchemaError, match="17 bytes for a decimal of precision 41, but they hold at most 40 digits"):
+        build_record_writer(record_schema(field_schema("a", fixed_decimal_schema("a", 17, 41, 0))), *arguments)
+
+
 def test_encodes_decimals_of_every_size() -> None:
     edges = [sign * (2**bits + attributes) for bits in range(126) for attributes in (-1, 0, 1) for sign in (1, -1)]
     batch = pa.record_batch({"a": pa.array([Decimal(edge) for edge in edges], pa.decimal128(38, 0))})
