@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spark_kafka_sink.errors import InvalidRecordError, SchemaError
+from spark_kafka_sink.errors import SchemaError
 from spark_kafka_sink.formats.arrow_errors import convert_arrow_errors
 from spark_kafka_sink.formats.avro_scalars import ColumnWriter, build_scalar_writer
 from spark_kafka_sink.formats.avro_schema import NamedTypes, get_avro_type, parse_record_schema
@@ -33,13 +33,13 @@ from spark_kafka_sink.formats.binary_pieces import (
     ALL_ROWS,
     Mask,
     Piece,
-    apply_mask,
     build_element_mask,
     build_valid_mask,
     combine_masks,
     concatenate_elements,
     join_pieces,
     mask_pieces,
+    reject_nulls,
     split_lengths_and_bytes,
 )
 from spark_kafka_sink.records.fields import Field, build_constant_field, build_signed_varint_fields, encode_varint
@@ -150,8 +150,8 @@ class _RecordWriterBuilder:
 
         def write_nullable(column: pa.Array, mask: Mask) -> list[Piece]:
             valid_mask = build_valid_mask(column)
-            if valid_mask is not None and nullable_writer.encoded_null_index is None:
-                _reject_nulls(selected_nulls=apply_mask(~valid_mask, mask), path=path)
+            if nullable_writer.encoded_null_index is None:
+                reject_nulls(column, mask, path, remedy="make the field a union with null")
             pieces = nullable_writer.write(column, combine_masks(mask, valid_mask))
             if nullable_writer.encoded_value_index is None:  # not a union, so no branch index precedes the value
                 return pieces
@@ -196,9 +196,6 @@ class _RecordWriterBuilder:
         Raise SchemaError if the column's type does not fit the schema.
         """
         avro_type = get_avro_type(schema)
-        # The type may itself be a nested schema, as in {"type": {"type": ...}}.
-        if isinstance(avro_type, (Mapping, list)):
-            return self.build_value_writer(avro_type, namespace, data_type, path)
         if avro_type == "record" and pa.types.is_struct(data_type):
             return self._build_struct_writer(schema, namespace, data_type, path)
         if avro_type == "array" and pa.types.is_list(data_type):
@@ -257,22 +254,9 @@ def _encode_null_branch(schema: Any, path: str) -> bytes:
     return b""
 
 
-def _reject_nulls(selected_nulls: NDArray[np.bool_], path: str) -> None:
-    """Raise InvalidRecordError if any row that is to be written is null.
-
-    `selected_nulls`: a mask of the rows that are both selected and null.
-    """
-    if selected_nulls.any():
-        null_count = np.count_nonzero(selected_nulls)
-        raise InvalidRecordError(
-            f"column {path} is null in {null_count} of {len(selected_nulls)} rows, but the schema does "
-            "not allow null. Filter these rows out, or make the field a union with null."
-        )
-
-
 def _encode_branch_indices(valid_mask: NDArray[np.bool_], writer: _NullableWriter) -> Field:
     """Encode each row's branch index. An index takes one byte, because a union has at most 64 branches."""
-    # A union without a null branch has no index for nulls, so nulls get a 0. It is never written: `_reject_nulls` has
+    # A union without a null branch has no index for nulls, so nulls get a 0. It is never written: `reject_nulls` has
     # found no nulls in the selected rows.
     value_word = np.uint64(int.from_bytes(writer.encoded_value_index or b"", "little"))
     null_word = np.uint64(int.from_bytes(writer.encoded_null_index or b"", "little"))

@@ -6,7 +6,7 @@ writer, which is a function that encodes the column (avro.py). Otherwise, it ret
 
 from __future__ import annotations
 
-from bisect import bisect_right
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spark_kafka_sink.errors import InvalidRecordError, SchemaError
-from spark_kafka_sink.formats.avro_schema import MIN_BYTES_FOR_DIGITS, get_avro_type
-from spark_kafka_sink.formats.binary_arrays import decode_for_error, is_binary_type, is_string_type
+from spark_kafka_sink.formats.avro_schema import find_logical_type, get_avro_type
+from spark_kafka_sink.formats.binary_arrays import choose_by_index, decode_for_error, is_binary_type, is_string_type
 from spark_kafka_sink.formats.binary_pieces import Mask, Piece, apply_mask, bools_to_numpy, split_lengths_and_bytes
 from spark_kafka_sink.formats.java_numbers import floats_to_numpy
 from spark_kafka_sink.records.arrays import bytes_to_arrow, integers_to_numpy
@@ -33,17 +33,20 @@ _MICROS_PER_UNIT = {"micros": 1, "millis": 1_000}
 """Microseconds per unit of a logical type, by the suffix of its name, such as `millis` in `timestamp-millis`."""
 _NANOS_PER_MICRO = 1_000
 _DECIMAL_BYTES = 16
-"""Size of Arrow's decimal128, and the maximum size of a fixed type to which decimals can be written."""
+"""Size of Arrow's decimal128."""
 
 
 def build_scalar_writer(schema: Any, data_type: pa.DataType, path: str) -> ColumnWriter:
     """Build a writer for a column of a scalar Avro type. Raise SchemaError if the column's type does not fit."""
     avro_type = get_avro_type(schema)
-    logical_type = schema.get("logicalType") if isinstance(schema, Mapping) else None
+    logical_type = find_logical_type(schema)
     build = _WRITER_BUILDERS.get(avro_type)
     writer = None if build is None else build(schema, logical_type, data_type, path)
     if writer is None:
         description = f"{avro_type} ({logical_type})" if logical_type else avro_type
+        declared_logical_type = schema.get("logicalType") if isinstance(schema, Mapping) else None
+        if declared_logical_type != logical_type:
+            description = f"{avro_type}, whose logical type {declared_logical_type} is invalid and therefore ignored"
         raise SchemaError(f"column {path} has type {data_type}, which cannot be written as Avro type {description}")
     return writer
 
@@ -147,7 +150,7 @@ def _build_fixed_writer(
     """
     size = schema["size"]
     if logical_type == "decimal":
-        return _build_fixed_decimal_writer(schema, data_type, path) if size <= _DECIMAL_BYTES else None
+        return _build_fixed_decimal_writer(schema, data_type, path)
     if not is_binary_type(data_type):
         return None
 
@@ -192,8 +195,8 @@ def _build_fixed_decimal_writer(schema: Any, data_type: pa.DataType, path: str) 
     """
     size, precision = schema["size"], schema["precision"]
     writer = _build_decimal_writer(schema, data_type)
-    # The list is ascending. Find the highest number of digits that needs at most `size` bytes.
-    max_digits = max(bisect_right(MIN_BYTES_FOR_DIGITS, size) - 1, 0)
+    # The first bit is for the sign: a byte holds numbers up to 127, which are two digits.
+    max_digits = max(int((8 * size - 1) * math.log10(2)), 0)
     if writer is not None and precision > max_digits:
         raise SchemaError(
             f"column {path}: the schema's fixed type has {size} bytes for a decimal of precision {precision}, but "
@@ -219,7 +222,8 @@ def _build_decimal_writer(schema: Any, data_type: pa.DataType) -> ColumnWriter |
     def write_decimal(column: pa.Array, _mask: Mask) -> list[Piece]:
         low_words, high_words = _split_decimals(column)
         if size is not None:
-            return _encode_big_endian(low_words, high_words, np.full(len(column), size))
+            widths = np.full(len(column), min(size, _DECIMAL_BYTES))
+            return [*_extend_sign(high_words, size), *_encode_big_endian(low_words, high_words, widths)]
         widths = _compute_min_byte_widths(low_words, high_words)
         return [*build_signed_varint_fields(widths), *_encode_big_endian(low_words, high_words, widths)]
 
@@ -267,6 +271,14 @@ def _encode_big_endian(
         return [low_field]
     high_field = Field(_swap_bytes(high_words.view(np.uint64), high_widths), high_widths.astype(np.uint8), 8)
     return [high_field, low_field]
+
+
+def _extend_sign(high_words: NDArray[np.int64], size: int) -> list[Piece]:
+    """Return the bytes that precede each 128-bit number in a fixed type of `size` bytes, all 0 or all ones."""
+    byte_count = size - _DECIMAL_BYTES
+    if byte_count <= 0 or not len(high_words):
+        return []
+    return [choose_by_index(high_words < 0, [b"\0" * byte_count, b"\xff" * byte_count])]
 
 
 def _swap_bytes(words: NDArray[np.uint64], widths: NDArray[np.int64]) -> NDArray[np.uint64]:

@@ -26,7 +26,7 @@ PRIMITIVE_TYPES = ("null", "boolean", "int", "long", "float", "double", "bytes",
 _NAME_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MAX_UNION_BRANCHES = 64
 """Maximum number of branches. A branch index must fit into a zigzag varint of one byte, so the highest index is 63."""
-MIN_BYTES_FOR_DIGITS = [1] + [(int("9" * digits).bit_length() + 8) // 8 for digits in range(1, 39)]
+_MIN_BYTES_FOR_DIGITS = [1] + [(int("9" * digits).bit_length() + 8) // 8 for digits in range(1, 39)]
 """Number of bytes that a signed number needs, by its number of decimal digits. One bit is for the sign."""
 
 
@@ -99,7 +99,7 @@ class _SchemaBuilder:
                 "type": "fixed",
                 "name": "fixed",
                 "namespace": f"{namespace}.{field_name}",
-                "size": MIN_BYTES_FOR_DIGITS[data_type.precision],
+                "size": _MIN_BYTES_FOR_DIGITS[data_type.precision],
                 "logicalType": "decimal",
                 "precision": data_type.precision,
                 "scale": data_type.scale,
@@ -124,6 +124,31 @@ class _SchemaBuilder:
 def get_avro_type(schema: Any) -> Any:
     """Return the type of a schema, which is an object with the attribute `type` or the type itself."""
     return schema["type"] if isinstance(schema, Mapping) else schema
+
+
+_LOGICAL_TYPE_BASES: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("date", "time-millis"), ("int",)),
+    **dict.fromkeys(("time-micros", "timestamp-millis", "timestamp-micros", "timestamp-nanos"), ("long",)),
+    **dict.fromkeys(("local-timestamp-millis", "local-timestamp-micros", "local-timestamp-nanos"), ("long",)),
+    "decimal": ("bytes", "fixed"),
+}
+"""Avro types that are valid for a logical type. Other logical types are not checked."""
+
+
+def find_logical_type(schema: Any) -> str | None:
+    """Return the logical type of a schema, or None if it has none or has one that is invalid.
+
+    Readers ignore invalid logical types, as Avro's specification requires.
+    """
+    if not isinstance(schema, Mapping) or schema.get("logicalType") is None:
+        return None
+    avro_type, logical_type = get_avro_type(schema), str(schema["logicalType"])
+    is_valid = avro_type in _LOGICAL_TYPE_BASES.get(logical_type, (avro_type,))
+    if logical_type == "decimal":
+        precision: Any = schema.get("precision")
+        scale: Any = schema.get("scale", 0)
+        is_valid &= _is_non_negative_int(precision) and _is_non_negative_int(scale) and scale <= precision > 0
+    return logical_type if is_valid else None
 
 
 def _is_timestamp(data_type: pa.DataType, *, has_zone: bool) -> bool:
@@ -205,7 +230,6 @@ _REQUIRED_ATTRIBUTES: dict[str, _Attributes] = {
     "map": {"values": _is_schema},
 }
 """Attributes that a type must have. All other types, such as `string`, need none."""
-_DECIMAL_ATTRIBUTES: _Attributes = {"precision": _is_non_negative_int}
 
 
 def _check_attributes(schema: Mapping[str, Any]) -> None:
@@ -216,8 +240,6 @@ def _check_attributes(schema: Mapping[str, Any]) -> None:
     required_attributes: _Attributes = {}
     if isinstance(avro_type, str):
         required_attributes |= _REQUIRED_ATTRIBUTES.get(avro_type, {})
-    if logical_type == "decimal":
-        required_attributes |= _DECIMAL_ATTRIBUTES
     for name, is_valid in required_attributes.items():
         if not is_valid(schema.get(name)):
             raise SchemaError(
@@ -303,4 +325,28 @@ def parse_record_schema(schema_json: str) -> Any:
     schema = parse_schema_json(schema_json, description="the Avro schema")
     if not isinstance(schema, Mapping) or schema.get("type") != "record" or not isinstance(schema.get("name"), str):
         raise SchemaError("the Avro schema must be a record with a name, because the columns become its fields")
-    return schema
+    return _unwrap_types(schema)
+
+
+def _unwrap_types(schema: Any) -> Any:
+    """Return an equivalent schema in which nulls are not objects, and the type of each object is a name.
+
+    For example, {"type": "null"} becomes "null", and {"type": ["null", "int"]} becomes ["null", "int"].
+
+    `schema`: the schema as parsed from JSON, in which any attribute may be missing or have the wrong type.
+    """
+    if isinstance(schema, list):
+        return [_unwrap_types(branch) for branch in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    avro_type = schema.get("type")
+    if avro_type == "null" or isinstance(avro_type, (Mapping, list)):
+        return _unwrap_types(avro_type)
+    inner_schemas = {name: _unwrap_types(schema[name]) for name in ("items", "values") if name in schema}
+    fields = schema.get("fields")
+    if isinstance(fields, list):
+        inner_schemas["fields"] = [
+            {**field, "type": _unwrap_types(field["type"])} if isinstance(field, Mapping) and "type" in field else field
+            for field in fields
+        ]
+    return {**schema, **inner_schemas}

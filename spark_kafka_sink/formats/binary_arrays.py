@@ -9,6 +9,7 @@ Constants are built from bytes, because `pa.scalar` imports pandas (see records/
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -27,6 +28,8 @@ from spark_kafka_sink.records.arrays import (
 )
 
 _BINARY = pa.binary()
+_ENCODED_SURROGATE_PATTERN = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
+"""Encoding of a UTF-16 surrogate, which is invalid in UTF-8. The third byte may be missing."""
 _OFFSET_BYTES = 4
 """Size of an offset in an Arrow array of type binary or string, which is an int32."""
 
@@ -53,6 +56,32 @@ def decode_for_error(texts: pa.Array, row_index: int) -> str:
     """
     text: bytes = to_binary(texts)[row_index].as_py()
     return text.decode("utf-8", "backslashreplace")
+
+
+def replace_invalid_utf8(texts: pa.Array) -> pa.Array:
+    """Convert strings to a binary array in which invalid UTF-8 is replaced by U+FFFD, as in Java's strings.
+
+    Invalid UTF-8 can occur, because Spark casts any bytes to string. Nulls stay null.
+    """
+    array = to_binary(texts)
+    if not len(array):
+        return array
+    offsets = view_byte_offsets(array)
+    # The highest bit of a byte is 0 in ASCII text, which is always valid. This check takes little time.
+    signed_bytes = np.frombuffer(array.buffers()[2] or b"", np.int8)[int(offsets[0]) : int(offsets[-1])]
+    if signed_bytes.min(initial=0) >= 0:
+        return array
+    try:
+        array.view(pa.string()).validate(full=True)
+    except pa.ArrowInvalid:
+        return bytes_to_arrow([None if text is None else _replace_invalid_utf8(text) for text in array.to_pylist()])
+    return array
+
+
+def _replace_invalid_utf8(text: bytes) -> bytes:
+    # Java replaces an encoded surrogate by one U+FFFD, Python by one for each byte.
+    text = _ENCODED_SURROGATE_PATTERN.sub("\ufffd".encode(), text)
+    return text.decode("utf-8", "replace").encode()
 
 
 def is_string_type(data_type: pa.DataType) -> bool:

@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from spark_kafka_sink.errors import InvalidRecordError
 from spark_kafka_sink.formats.binary_arrays import (
     build_binary_scalar,
     choose_by_mask,
@@ -123,6 +124,21 @@ def apply_mask(condition: NDArray[np.bool_], mask: Mask) -> NDArray[np.bool_]:
 def build_valid_mask(column: pa.Array) -> Mask:
     """Return the mask of the rows that are not null, or None if no row is null."""
     return ~build_null_mask(column) if column.null_count else None
+
+
+def reject_nulls(column: pa.Array, mask: Mask, path: str, remedy: str) -> None:
+    """Raise InvalidRecordError if a selected row is null.
+
+    `path`: the column's full name in the error, including its parents.
+    `remedy`: the change to the schema that allows nulls.
+    """
+    valid_mask = build_valid_mask(column)
+    null_count = 0 if valid_mask is None else np.count_nonzero(apply_mask(~valid_mask, mask))
+    if null_count:
+        raise InvalidRecordError(
+            f"column {path} is null in {null_count} of {len(column)} rows, but the schema does not allow null. Filter "
+            f"these rows out, or {remedy}."
+        )
 
 
 def bools_to_numpy(column: pa.Array) -> NDArray[np.uint8]:

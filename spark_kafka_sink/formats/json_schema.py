@@ -7,6 +7,7 @@ because only in closed objects does the registry accept a new field as a compati
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -32,15 +33,19 @@ def derive_json_schema(fields: Sequence[pa.Field], name: str | None) -> str:
 def check_names_and_parse_title(schema_json: str, column_names: Sequence[str]) -> str:
     """Check a JSON Schema against the columns, and return its title. Without a title, return its `$id` or DEFAULT_NAME.
 
-    Raise SchemaError if a required property has no column, or if the schema is closed and has no property for a column.
+    Raise SchemaError if a required property has no column, or if the schema is closed and has no property or pattern
+    for a column.
     Types and values are not checked.
     """
     schema = parse_schema_json(schema_json, description="the JSON Schema")
     if not isinstance(schema, Mapping):
         raise SchemaError("the JSON Schema must be an object")
     properties, required_names = schema.get("properties", {}), schema.get("required", [])
+    patterns = schema.get("patternProperties", {})
     if isinstance(properties, Mapping) and schema.get("additionalProperties") is False:
-        unknown_names = [name for name in column_names if name not in properties]
+        unknown_names = [
+            name for name in column_names if name not in properties and not _matches_pattern(name, patterns)
+        ]
         if unknown_names:
             raise SchemaError(f"the JSON Schema has no property for the column {unknown_names[0]}")
     missing_names: list[Any] = []
@@ -50,6 +55,17 @@ def check_names_and_parse_title(schema_json: str, column_names: Sequence[str]) -
         raise SchemaError(f"there is no column for the required property {missing_names[0]} of the JSON Schema")
     title = schema.get("title", schema.get("$id", DEFAULT_NAME))
     return title if isinstance(title, str) else DEFAULT_NAME
+
+
+def _matches_pattern(name: str, patterns: Any) -> bool:
+    """Return whether any of the keys of `patternProperties` matches the name.
+
+    JSON Schema's patterns are those of JavaScript. A pattern that Python does not support counts as a match.
+    """
+    try:
+        return isinstance(patterns, Mapping) and any(re.search(pattern, name) for pattern in patterns)
+    except re.error:
+        return True
 
 
 def _build_object_schema(fields: Sequence[pa.Field]) -> dict[str, Any]:

@@ -41,6 +41,7 @@ from spark_kafka_sink.formats.binary_arrays import (
     join_non_null,
     read_element_offsets,
     repeat_value,
+    replace_invalid_utf8,
     to_binary,
     to_text,
     view_byte_offsets,
@@ -138,7 +139,7 @@ def _encode_unquoted(column: pa.Array) -> JsonColumn:
 
 
 def _encode_strings(column: pa.Array) -> JsonColumn:
-    return JsonColumn(_escape(to_binary(column)), needs_quotes=True)
+    return JsonColumn(_escape(replace_invalid_utf8(column)), needs_quotes=True)
 
 
 def _encode_binary(column: pa.Array) -> JsonColumn:

@@ -27,6 +27,7 @@ from spark_kafka_sink.formats.binary_arrays import (
     is_binary_type,
     is_string_type,
     read_element_offsets,
+    replace_invalid_utf8,
     to_text,
 )
 from spark_kafka_sink.formats.binary_pieces import (
@@ -42,6 +43,7 @@ from spark_kafka_sink.formats.binary_pieces import (
     concatenate_elements,
     join_pieces,
     mask_pieces,
+    reject_nulls,
     split_lengths_and_bytes,
 )
 from spark_kafka_sink.formats.java_numbers import floats_to_numpy
@@ -88,7 +90,8 @@ def _encode_message(
 ) -> list[Piece]:
     """Return the pieces of a message.
 
-    Raise InvalidRecordError if a selected value does not fit its field, or if two fields of a oneof are set.
+    Raise InvalidRecordError if a selected value does not fit its field, if a required field is null, or if two fields
+    of a oneof are set.
 
     `mask`: the rows in which the message is present.
     `path_prefix`: text before each field's name in error messages, such as `address.`; empty for the outermost message.
@@ -119,10 +122,13 @@ def _check_oneofs(
 def _encode_field(field: MessageField, column: pa.Array, mask: Mask, path: str) -> list[Piece]:
     """Return the pieces of a field, including its tag. They are empty in rows in which the field is absent.
 
-    A field is absent if it is null or, for a field without presence, if its value is the default.
+    A field is absent if it is null or, for a field without presence, if its value is the default. Raise
+    InvalidRecordError if a required field is null in a selected row.
     """
     if pa.types.is_null(column.type):
         return []
+    if field.is_required:
+        reject_nulls(column, mask, path, remedy="make the field optional")
     present_mask = combine_masks(mask, build_valid_mask(column))
     if field.type_name == "map":
         return mask_pieces(_encode_map(field, column, present_mask, path), present_mask)
@@ -296,9 +302,14 @@ def _build_float_encoder(dtype: Any) -> Callable[[pa.Array], list[Piece]]:
 
 
 def _encode_length_delimited(column: pa.Array) -> list[Piece]:
-    """Encode strings and bytes. Dates, times and decimals become strings, formatted as in JSON (java_times.py)."""
+    """Encode strings and bytes. Dates, times and decimals become strings, formatted as in JSON (java_times.py).
+
+    Invalid UTF-8 in strings is replaced by U+FFFD, because Protobuf's readers reject it.
+    """
     data_type = column.type
-    if pa.types.is_decimal128(data_type):
+    if is_string_type(data_type):
+        column = replace_invalid_utf8(column)
+    elif pa.types.is_decimal128(data_type):
         column = to_text(column)
     elif pa.types.is_date32(data_type):
         column = format_dates(column)

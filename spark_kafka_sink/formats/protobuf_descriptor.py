@@ -51,7 +51,8 @@ def parse_descriptor(encoded_descriptor: str, message_name: str | None, columns:
     """
     files = _parse_files(_decode_descriptor(encoded_descriptor))
     message = _find_message(files, message_name)
-    _check_imports(message)
+    # Readers find only the message's own file in the registry, even if the descriptor contains the imported files.
+    _check_imports([dependency.name for dependency in message.file.dependencies])
     fields = _select_fields(message, list(columns), path_prefix="")
     return ParsedMessage(
         fields=fields,
@@ -61,20 +62,12 @@ def parse_descriptor(encoded_descriptor: str, message_name: str | None, columns:
     )
 
 
-def _check_imports(message: Any) -> None:
-    """Raise SchemaError if the message's file imports a file that Protobuf does not provide.
-
-    Only the message's own file is registered in the schema registry, so readers would not find other imported files.
-    """
-    unsupported_imports = [
-        dependency.name
-        for dependency in message.file.dependencies
-        if not dependency.name.startswith(_WELL_KNOWN_PREFIX)
-    ]
+def _check_imports(imported_names: Sequence[str]) -> None:
+    """Raise SchemaError if a file imports a file that Protobuf does not provide."""
+    unsupported_imports = [name for name in imported_names if not name.startswith(_WELL_KNOWN_PREFIX)]
     if unsupported_imports:
         raise SchemaError(
-            f"the file of {message.full_name} imports {unsupported_imports[0]}, but only {_WELL_KNOWN_PREFIX}* can be "
-            "imported"
+            f"the Protobuf schema imports {unsupported_imports[0]}, but only {_WELL_KNOWN_PREFIX}* can be imported"
         )
 
 
@@ -129,15 +122,8 @@ def _find_message(files: Sequence[Any], message_name: str | None) -> Any:
 
     Raise SchemaError if there is no such message, or if an imported file is missing.
     """
-    from google.protobuf import descriptor_pool, timestamp_pb2  # _parse_files reports it if the package is missing
-
-    pool = descriptor_pool.DescriptorPool()
-    # A schema from a registry is a single file without its imports, so add Timestamp's file, which it may import.
-    if not any(file.name == timestamp_pb2.DESCRIPTOR.name for file in files):
-        pool.AddSerializedFile(timestamp_pb2.DESCRIPTOR.serialized_pb)
     try:
-        for file in files:
-            pool.AddSerializedFile(file.SerializeToString())
+        pool = _build_pool(files)
         last_file = pool.FindFileByName(files[-1].name)
         if message_name:
             return pool.FindMessageTypeByName(message_name)
@@ -149,6 +135,69 @@ def _find_message(files: Sequence[Any], message_name: str | None) -> Any:
             f"the Protobuf schema is incomplete ({error}); generate it with protoc --include_imports "
             "--descriptor_set_out"
         ) from error
+
+
+def _build_pool(files: Sequence[Any]) -> Any:
+    """Return a DescriptorPool of the files and of the imported files that Protobuf provides.
+
+    A schema from a registry is a single file without its imports. Raise SchemaError if a missing file is not provided
+    by Protobuf, or TypeError if the protobuf package does not contain it.
+    """
+    from google.protobuf import descriptor_pool  # _parse_files reports it if the package is missing
+
+    pool = descriptor_pool.DescriptorPool()
+    provided_files = _load_provided_files()
+    added_names = {file.name for file in files}
+
+    def add_provided_file(name: str) -> None:
+        """Add a file that Protobuf provides, after the files that it imports."""
+        if name in added_names or name not in provided_files:
+            return
+        added_names.add(name)
+        for dependency in provided_files[name].dependencies:
+            add_provided_file(dependency.name)
+        pool.AddSerializedFile(provided_files[name].serialized_pb)
+
+    for file in files:
+        _check_imports([name for name in file.dependency if name not in added_names])
+        for name in file.dependency:
+            add_provided_file(name)
+        pool.AddSerializedFile(file.SerializeToString())
+    return pool
+
+
+def _load_provided_files() -> dict[str, Any]:
+    """Return the FileDescriptor of each file that the protobuf package contains, by name."""
+    from google.protobuf import (
+        any_pb2,
+        api_pb2,
+        descriptor_pb2,
+        duration_pb2,
+        empty_pb2,
+        field_mask_pb2,
+        source_context_pb2,
+        struct_pb2,
+        timestamp_pb2,
+        type_pb2,
+        wrappers_pb2,
+    )
+    from google.protobuf.compiler import plugin_pb2
+
+    modules = (
+        any_pb2,
+        api_pb2,
+        descriptor_pb2,
+        duration_pb2,
+        empty_pb2,
+        field_mask_pb2,
+        plugin_pb2,
+        source_context_pb2,
+        struct_pb2,
+        timestamp_pb2,
+        type_pb2,
+        wrappers_pb2,
+    )
+    return {module.DESCRIPTOR.name: module.DESCRIPTOR for module in modules}
 
 
 def _find_message_path(message: Any) -> list[int]:
@@ -192,6 +241,8 @@ def _select_fields(message: Any, columns: Sequence[pa.Field], path_prefix: str) 
 def _build_field(field: Any, data_type: pa.DataType, path: str) -> MessageField:
     """Build a map, repeated or singular field for a column. Raise SchemaError if the column's type does not fit."""
     if pa.types.is_null(data_type):
+        if field.is_required:
+            raise SchemaError(f"column {path} has the type null, but the Protobuf schema does not allow null")
         return MessageField(field.name, field.number, type_name="null")
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
         return _build_map_field(field, data_type, path)
@@ -259,6 +310,7 @@ def _build_singular_field(field: Any, data_type: pa.DataType, path: str) -> Mess
         field.number,
         type_name=type_name,
         has_presence=field.has_presence,
+        is_required=field.is_required,
         oneof=_find_oneof_name(field),
         inner_fields=inner_fields,
         enum_values=enum_values,

@@ -37,6 +37,8 @@ class MessageField:
     """Whether all elements of a repeated field are written after a single tag, as one length-delimited value."""
     has_presence: bool = True
     """Whether readers can distinguish the default value from an absent field. If not, the default value is omitted."""
+    is_required: bool = False
+    """Whether the field is `required` in proto2, so that readers reject messages without it."""
     oneof: str | None = None
     """Name of the oneof that contains the field, or None if there is none."""
     inner_fields: tuple[MessageField, ...] = ()

@@ -70,12 +70,17 @@ def derive_message(columns: Sequence[pa.Field], name: str | None) -> DerivedMess
         )
     package, _, name_in_package = full_name.rpartition(".")
     declaration = _declare_message(columns, name_in_package, path_prefix="")
+    message_text = "\n".join(declaration.lines)
     file_header = ['syntax = "proto3";']
     if package:
         file_header.append(f"package {package};")
-    if any(TIMESTAMP in line for line in declaration.lines):
+    if TIMESTAMP in message_text:
         file_header.append('import "google/protobuf/timestamp.proto";')
-    return DerivedMessage(declaration.fields, "\n".join([*file_header, "", *declaration.lines, ""]), full_name)
+    if "google" in full_name.split(".")[1:]:
+        # protoc would look up the name in a package such as com.google. The dot makes the name absolute. In all other
+        # packages, the dot is left out, because it would change the texts that are already registered.
+        message_text = message_text.replace(TIMESTAMP, f".{TIMESTAMP}")
+    return DerivedMessage(declaration.fields, "\n".join([*file_header, "", message_text, ""]), full_name)
 
 
 def _declare_message(columns: Iterable[pa.Field], name: str, path_prefix: str) -> _MessageDeclaration:
@@ -84,6 +89,7 @@ def _declare_message(columns: Iterable[pa.Field], name: str, path_prefix: str) -
     `path_prefix`: text before each column's name in its path, such as `address.`; empty for the outermost message.
     """
     columns = list(columns)
+    _check_name_conflicts(columns, path_prefix)
     used_names = {column.name for column in columns}
     message_fields, declaration_lines, nested_message_lines = [], [], []
     for number, column in enumerate(columns, 1):
@@ -106,12 +112,41 @@ def _declare_message(columns: Iterable[pa.Field], name: str, path_prefix: str) -
     return _MessageDeclaration(tuple(message_fields), lines)
 
 
+def _check_name_conflicts(columns: Sequence[pa.Field], path_prefix: str) -> None:
+    """Raise SchemaError if protoc would derive the same name from two columns of a message."""
+    columns_by_json_name: dict[str, str] = {}
+    columns_by_declared_name = {column.name: column.name for column in columns}
+    for column in columns:
+        first_part, *other_parts = column.name.split("_")
+        json_name = first_part + _to_camel_case(other_parts)
+        other_column = columns_by_json_name.setdefault(json_name, column.name)
+        if other_column != column.name:
+            raise SchemaError(
+                f"columns {path_prefix}{other_column} and {path_prefix}{column.name} have the same JSON name in "
+                f"Protobuf, {json_name}; rename one of them"
+            )
+        if not pa.types.is_map(column.type):
+            continue
+        entry_name = _to_camel_case(column.name.split("_")) + "Entry"
+        other_column = columns_by_declared_name.setdefault(entry_name, column.name)
+        if other_column != column.name:
+            raise SchemaError(
+                f"columns {path_prefix}{other_column} and {path_prefix}{column.name} conflict, because Protobuf "
+                f"represents the entries of a map as a message with the name {entry_name}; rename one of them"
+            )
+
+
+def _to_camel_case(parts: Iterable[str]) -> str:
+    """Join the parts of a name, each with an upper-case first letter."""
+    return "".join(part[:1].upper() + part[1:] for part in parts)
+
+
 def _reserve_nested_message_name(column_name: str, used_names: set[str]) -> str:
     """Return an unused name for the message of a struct, and add the name to `used_names`.
 
     For example, the name for the column `shippingAddress` is ShippingAddressRecord.
     """
-    name = "".join(part[:1].upper() + part[1:] for part in column_name.split("_")) + "Record"
+    name = _to_camel_case(column_name.split("_")) + "Record"
     while name in used_names:
         name += "_"
     used_names.add(name)

@@ -91,6 +91,13 @@ message M {
   enum E { ZERO = 0; ONE = 1; MINUS = -1; }
 }
 """
+REQUIRED_PROTO = """
+syntax = "proto2";
+message Order {
+  required int64 id = 1; optional Line line = 2; repeated Line lines = 3;
+  message Line { required int64 amount = 1; optional string note = 2; }
+}
+"""
 ONEOF_PROTO = """
 syntax = "proto2";
 message First { optional int32 x = 1; }

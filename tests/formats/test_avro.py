@@ -63,6 +63,11 @@ DAY, NOW = dt.date(2024, 2, 29), dt.datetime(2024, 2, 29, 12, 30, 1, 234567)
         (pa.map_(pa.string(), pa.int32()), {"type": "map", "values": "int"}, [[("k", 1)], []]),
         (pa.null(), ["null", "string"], [None]),
         (pa.null(), "null", [None]),
+        (pa.null(), {"type": "null"}, [None]),
+        (pa.string(), [{"type": "string"}, {"type": "null", "doc": "absent"}], ["a", None]),
+        (pa.null(), [{"type": "null"}, "string"], [None]),
+        (pa.list_(pa.string()), {"type": "array", "items": [{"type": "null"}, "string"]}, [["a", None], []]),
+        (pa.map_(pa.string(), pa.int32()), {"type": "map", "values": [{"type": "null"}, "int"]}, [[("k", None)]]),
     ],
     ids=str,
 )
@@ -83,6 +88,25 @@ def test_writes_fields_in_schema_order_with_null_for_missing_columns() -> None:
     schema = record_schema(field_schema("b", "string"), field_schema("gone", ["null", "int"]), field_schema("a", "int"))
     batch = pa.record_batch({"a": pa.array([1], pa.int32()), "b": ["x"]})
     assert encode(schema, batch) == encode_with_fastavro(schema, batch)
+
+
+@pytest.mark.parametrize(
+    ("wrapped", "unwrapped"),
+    [
+        ([{"type": "bytes"}, {"type": "null"}], ["bytes", "null"]),
+        ({"type": ["null", "string"]}, ["null", "string"]),
+        (["null", {"type": {"type": "string"}, "doc": "text"}], ["null", "string"]),
+    ],
+)
+def test_types_in_objects_are_equivalent_to_types(wrapped: Any, unwrapped: Any) -> None:
+    """fastavro does not accept all of these schemas."""
+    # The field b has no column, so it must be nullable.
+    batch = pa.record_batch({"a": pa.array([b"x", None] if "bytes" in unwrapped else ["x", None])})
+    rows = [
+        encode(record_schema(field_schema("a", avro_type), field_schema("b", avro_type)), batch)
+        for avro_type in (wrapped, unwrapped)
+    ]
+    assert rows[0] == rows[1]
 
 
 def test_ignores_fields_of_null_structs() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from decimal import Decimal
 from typing import Any
 
@@ -30,6 +31,21 @@ def test_decimals_have_minimum_size_or_size_of_fixed_type(values: list[Decimal |
     for avro_type in (logical_schema("bytes", "decimal", precision=38, scale=4), fixed):
         schema = record_schema(field_schema("a", ["null", avro_type]))
         assert encode(schema, batch) == encode_with_fastavro(schema, batch)
+
+
+@pytest.mark.parametrize("size", [16, 17, 25, 33])
+def test_extends_sign_of_decimals_to_size_of_fixed_type(size: int) -> None:
+    values = [Decimal(edge) for edge in (0, 1, -1, 2**63, -(2**63) - 1, 10**35, -(10**35))]
+    batch = pa.record_batch({"a": pa.array([*values, None], pa.decimal128(36, 0))})
+    schema = record_schema(field_schema("a", ["null", fixed_decimal_schema("a", size, 36, 0)]))
+    assert encode(schema, batch) == encode_with_fastavro(schema, batch)
+
+
+def test_accepts_precision_that_fits_large_fixed_type() -> None:
+    arguments = (("a",), (pa.decimal128(1, 0),))
+    build_record_writer(record_schema(field_schema("a", fixed_decimal_schema("a", 17, 40, 0))), *arguments)
+    with pytest.raises(SchemaError, match="17 bytes for a decimal of precision 41, but they hold at most 40 digits"):
+        build_record_writer(record_schema(field_schema("a", fixed_decimal_schema("a", 17, 41, 0))), *arguments)
 
 
 def test_encodes_decimals_of_every_size() -> None:
@@ -102,3 +118,48 @@ def test_rejects_fixed_type_that_is_too_small_for_decimals(is_nullable: bool) ->
 def test_rejects_column_whose_type_does_not_fit(schema: Any, data_type: pa.DataType) -> None:
     with pytest.raises(SchemaError, match=r"column a has type .*, which cannot be written as Avro type"):
         build_scalar_writer(schema, data_type, "a")
+
+
+@pytest.mark.parametrize(
+    ("schema", "data_type"),
+    [
+        *((logical_schema("int", f"timestamp-{unit}"), pa.timestamp("us", "UTC")) for unit in ("millis", "micros")),
+        *((logical_schema("int", f"local-timestamp-{unit}"), pa.timestamp("us")) for unit in ("millis", "micros")),
+        (logical_schema("int", "time-micros"), pa.time64("ns")),
+        (logical_schema("long", "time-millis"), pa.time64("ns")),
+        (logical_schema("bytes", "decimal"), pa.decimal128(4, 2)),
+        (logical_schema("bytes", "decimal", precision=4, scale=5), pa.decimal128(4, 2)),
+        (logical_schema("bytes", "decimal", precision=0), pa.decimal128(1, 0)),
+        (logical_schema("string", "decimal", precision=4, scale=2), pa.decimal128(4, 2)),
+    ],
+    ids=str,
+)
+def test_rejects_column_that_fits_only_invalid_logical_type(schema: Any, data_type: pa.DataType) -> None:
+    """Readers would ignore the logical type. They could not even read a timestamp in microseconds as an int."""
+    with pytest.raises(
+        SchemaError, match=f"whose logical type {schema['logicalType']} is invalid and therefore ignored"
+    ):
+        build_scalar_writer(schema, data_type, "a")
+
+
+@pytest.mark.parametrize(
+    ("avro_type", "column"),
+    [
+        (logical_schema("int", "timestamp-millis"), pa.array([5, -1], pa.int32())),
+        (logical_schema("bytes", "decimal"), pa.array([b"a", b""])),
+        (logical_schema("bytes", "decimal", precision="4"), pa.array([b"a", b""])),
+        (logical_schema("string", "decimal", precision=4), pa.array(["a", ""])),
+        (logical_schema("long", "date"), pa.array([dt.date(2024, 2, 29)], pa.date32())),
+    ],
+    ids=str,
+)
+def test_ignores_invalid_logical_type(avro_type: Any, column: pa.Array) -> None:
+    batch = pa.record_batch({"a": column})
+    numbers = pa.record_batch({"a": column.view(pa.int32())}) if pa.types.is_date32(column.type) else batch
+    expected = encode_with_fastavro(record_schema(field_schema("a", avro_type["type"])), numbers)
+    assert encode(record_schema(field_schema("a", avro_type)), batch) == expected
+
+
+def test_does_not_write_dates_as_unsupported_logical_type() -> None:
+    with pytest.raises(SchemaError, match=r"cannot be written as Avro type long \(timestamp-nanos\)"):
+        build_scalar_writer(logical_schema("long", "timestamp-nanos"), pa.date32(), "a")

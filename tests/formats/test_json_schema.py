@@ -43,6 +43,11 @@ def test_nullable_columns_are_not_required_and_objects_are_closed() -> None:
         ("{", "the JSON Schema is not valid JSON"),
         ("[]", "must be an object"),
         ('{"properties": {"b": {}}, "additionalProperties": false}', "has no property for the column a"),
+        (
+            '{"patternProperties": {"^b": {}, "a$x": {}}, "additionalProperties": false}',
+            "has no property for the column a",
+        ),
+        ('{"patternProperties": [], "additionalProperties": false}', "has no property for the column a"),
         ('{"required": ["b"]}', "no column for the required property b"),
     ],
 )
@@ -55,3 +60,10 @@ def test_rejects_columns_that_do_not_fit_schema(schema: str, message: str) -> No
 def test_schema_name_is_title_or_id() -> None:
     assert check_names_and_parse_title('{"title": "Order", "$id": "x"}', []) == "Order"
     assert check_names_and_parse_title('{"$id": "x"}', []) == "x"
+
+
+@pytest.mark.parametrize("pattern", ["^attr_", "color", r"\p{L}+"])
+def test_accepts_column_that_matches_pattern_of_closed_schema(pattern: str) -> None:
+    """Python does not support the last pattern."""
+    schema = {"properties": {"id": {}}, "patternProperties": {pattern: {}}, "additionalProperties": False}
+    check_names_and_parse_title(json.dumps(schema), ["id", "attr_color"])

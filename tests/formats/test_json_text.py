@@ -64,6 +64,17 @@ def test_escapes_strings_like_jackson() -> None:
     ]
 
 
+def test_replaces_invalid_utf8() -> None:
+    texts = pa.array([b"a\xff", b"caf\xc3\xa9", None], pa.binary()).view(pa.string())
+    entries = pa.MapArray.from_arrays(pa.array([0, 1, 2, 2], pa.int32()), texts[:2], texts[1::-1])
+    rows = encode_batch(pa.record_batch({"s": texts, "m": entries}))
+    assert [None if row is None else row.decode() for row in rows] == [
+        '{"s":"a\ufffd","m":{"a\ufffd":"caf\u00e9"}}',
+        '{"s":"caf\u00e9","m":{"caf\u00e9":"a\ufffd"}}',
+        '{"m":{}}',
+    ]
+
+
 def test_formats_decimals_like_big_decimal() -> None:
     values = [Decimal("1"), Decimal("0.0000001"), Decimal("0"), Decimal("-1.5")]
     assert encode_values(pa.decimal128(20, 10), *values) == ["1.0000000000", "1.000E-7", "0E-10", "-1.5000000000"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -17,6 +18,7 @@ from tests.formats.arrow_strategies import SCALAR_COLUMNS, Column, fixed_structs
 from tests.formats.protobuf_reference import (
     EVERY_TYPE_PROTO,
     ONEOF_PROTO,
+    REQUIRED_PROTO,
     compile_proto,
     encode,
     encode_with_protobuf,
@@ -129,6 +131,23 @@ def test_rejects_row_with_two_members_of_oneof() -> None:
         encode(parse_format(ONEOF_PROTO, batch, "Order"), batch)
 
 
+def test_replaces_invalid_utf8_in_strings_but_not_in_bytes() -> None:
+    invalid = pa.array([b"\xff\xfe", b""], pa.binary())
+    texts = invalid.view(pa.string())
+    entries = pa.MapArray.from_arrays(pa.array([0, 1, 1], pa.int32()), texts[:1], texts[:1])
+    lists = pa.ListArray.from_arrays(pa.array([0, 2, 2], pa.int32()), texts)
+    batch = pa.record_batch(
+        {"s": texts, "b": invalid, "m": entries, "l": lists, "large": texts.cast(pa.large_string())}
+    )
+    fields = [field.with_type(pa.string()) if field.name == "large" else field for field in batch.schema]
+    derived = derive_message(fields, "M")
+    message_type = message_class(compile_proto(derived.text), "M")
+    row, empty_row = (message_type.FromString(row) for row in encode(ProtobufFormat(derived.fields), batch))
+    text = "\ufffd\ufffd"
+    assert (row.s, row.b, dict(row.m), list(row.l), row.large) == (text, b"\xff\xfe", {text: text}, [text, ""], text)
+    assert (empty_row.s, empty_row.b) == ("", b"")
+
+
 @pytest.mark.parametrize(
     ("array", "message"),
     [
@@ -140,6 +159,35 @@ def test_rejects_null_elements(array: pa.Array, message: str) -> None:
     batch = pa.record_batch({"a": array})
     with pytest.raises(InvalidRecordError, match=message):
         encode(ProtobufFormat(derive_message(list(batch.schema), None).fields), batch)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([(1, None, None), (None, None, None)], "column id is null in 1 of 2 rows, but the schema does not allow null"),
+        ([(1, {"amount": None}, None), (2, None, None)], "column line.amount is null in 1 of 2 rows"),
+        ([(1, None, [{"amount": 1}, {"amount": None}])], "column lines.element.amount is null in 1 of 2 rows"),
+    ],
+)
+def test_rejects_null_in_required_field(rows: list[Any], message: str) -> None:
+    batch = _build_order_batch(rows)
+    with pytest.raises(InvalidRecordError) as caught:
+        encode(parse_format(REQUIRED_PROTO, batch, "Order"), batch)
+    assert message in str(caught.value)
+    assert "make the field optional" in str(caught.value)
+
+
+def test_required_fields_of_absent_messages_may_be_null() -> None:
+    batch = _build_order_batch([(1, None, None), (2, {"amount": 3}, []), (0, {"amount": 0}, [{"amount": 4}])])
+    expected = encode_with_protobuf(compile_proto(REQUIRED_PROTO), "Order", batch)
+    assert encode(parse_format(REQUIRED_PROTO, batch, "Order"), batch) == expected
+
+
+def _build_order_batch(rows: list[Any]) -> pa.RecordBatch:
+    line_type = pa.struct([("amount", pa.int64())])
+    types = {"id": pa.int64(), "line": line_type, "lines": pa.list_(line_type)}
+    columns = zip(*rows, strict=True)
+    return pa.record_batch({name: pa.array(column, types[name]) for name, column in zip(types, columns, strict=True)})
 
 
 def test_rejects_values_that_violate_schema() -> None:

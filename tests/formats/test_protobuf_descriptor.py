@@ -7,15 +7,19 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from google.protobuf import descriptor_pb2
 from grpc_tools import protoc
 
 from spark_kafka_sink.errors import SchemaError
+from spark_kafka_sink.formats.protobuf import ProtobufFormat
 from spark_kafka_sink.formats.protobuf_descriptor import encode_message_indexes, parse_descriptor
 from tests.documents import command_lines
 from tests.formats.protobuf_reference import (
     EVERY_TYPE_PROTO,
     ONEOF_PROTO,
     compile_proto,
+    encode,
+    encode_with_protobuf,
 )
 
 
@@ -43,6 +47,13 @@ def test_rejects_columns_that_do_not_fit_message(field: pa.Field, message: str) 
     assert message in str(caught.value)
 
 
+def test_rejects_column_of_type_null_for_required_field() -> None:
+    schema = base64.b64encode(compile_proto(ONEOF_PROTO)).decode()
+    with pytest.raises(SchemaError, match="column id has the type null, but the Protobuf schema does not allow null"):
+        parse_descriptor(schema, "Order", [pa.field("id", pa.null())])
+    assert parse_descriptor(schema, "Order", [pa.field("id", pa.int64()), pa.field("name", pa.null())])
+
+
 @pytest.mark.parametrize(
     ("text", "name", "message"),
     [
@@ -55,6 +66,57 @@ def test_rejects_descriptor_without_matching_message(text: str, name: str | None
     with pytest.raises(SchemaError) as caught:
         parse_descriptor(text, name, [])
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["any", "api", "compiler/plugin", "descriptor", "duration", "empty", "field_mask", "struct", "wrappers"]
+)
+def test_accepts_registry_schema_that_imports_well_known_types(name: str) -> None:
+    """A schema from a registry is a single file without the files that it imports."""
+    assert parse_descriptor(_build_importing_schema(f"google/protobuf/{name}.proto"), None, []).name == "M"
+
+
+def test_encodes_column_of_well_known_type() -> None:
+    proto = (
+        'syntax = "proto3"; import "google/protobuf/wrappers.proto"; message M { google.protobuf.StringValue s = 1; }'
+    )
+    own_file = descriptor_pb2.FileDescriptorSet.FromString(compile_proto(proto)).file[-1].SerializeToString()
+    batch = pa.record_batch({"s": pa.array([{"value": "a"}, None], pa.struct([("value", pa.string())]))})
+    message = parse_descriptor(base64.b64encode(own_file).decode(), None, list(batch.schema))
+    assert encode(ProtobufFormat(message.fields), batch) == encode_with_protobuf(compile_proto(proto), "M", batch)
+
+
+@pytest.mark.parametrize(
+    ("imported_file", "message"),
+    [
+        ("confluent/meta.proto", "imports confluent/meta.proto, but only google/protobuf/* can be imported"),
+        ("google/type/date.proto", "imports google/type/date.proto, but only google/protobuf/* can be imported"),
+        ("google/protobuf/unknown.proto", "the Protobuf schema is incomplete"),
+        ("google/protobuf/../any.proto", "the Protobuf schema is incomplete"),
+    ],
+)
+def test_rejects_registry_schema_with_import_that_is_not_provided(imported_file: str, message: str) -> None:
+    with pytest.raises(SchemaError) as caught:
+        parse_descriptor(_build_importing_schema(imported_file), None, [])
+    assert message in str(caught.value)
+
+
+def test_rejects_imported_file_that_descriptor_contains() -> None:
+    files = [
+        descriptor_pb2.FileDescriptorProto(name="base.proto", message_type=[{"name": "Base"}]),
+        descriptor_pb2.FileDescriptorProto(name="m.proto", dependency=["base.proto"], message_type=[{"name": "M"}]),
+    ]
+    schema = base64.b64encode(descriptor_pb2.FileDescriptorSet(file=files).SerializeToString()).decode()
+    with pytest.raises(SchemaError, match=r"the Protobuf schema imports base.proto, but only google/protobuf/\*"):
+        parse_descriptor(schema, "M", [])
+    assert parse_descriptor(schema, "Base", []).name == "Base"
+
+
+def _build_importing_schema(imported_file: str) -> str:
+    file = descriptor_pb2.FileDescriptorProto(
+        name="default", syntax="proto3", dependency=[imported_file], message_type=[{"name": "M"}]
+    )
+    return base64.b64encode(file.SerializeToString()).decode()
 
 
 def test_accepts_schema_from_documented_protoc_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
