@@ -29,7 +29,7 @@ from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.metadata import Metadata
 from spark_kafka_sink.client.metadata_merge import LeaderHint
 from spark_kafka_sink.client.topic_partition import TopicPartition
-from spark_kafka_sink.errors import KafkaSinkError
+from spark_kafka_sink.errors import KafkaSinkError, mark_possibly_stored
 from spark_kafka_sink.producer.batching.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.batching.row_groups import StoredRows
@@ -42,7 +42,6 @@ from spark_kafka_sink.producer.sending.delivery_errors import (
     build_final_error,
     build_record_errors,
     build_split_error,
-    mark_possibly_stored,
 )
 from spark_kafka_sink.producer.sending.idempotence import Idempotence
 from spark_kafka_sink.producer.sending.outcome import (

@@ -6,7 +6,6 @@ stored it although the producer received no acknowledgement, `possibly_stored` i
 
 from __future__ import annotations
 
-from copy import copy
 from typing import NamedTuple
 
 from spark_kafka_sink.client.cluster import Node
@@ -168,13 +167,6 @@ def build_split_error(batch: ProducerBatch, error: Exception) -> KafkaSinkError:
     partition = format_partition(*batch.topic_partition)
     message = f"a batch that was rejected as too large could not be split: {error!r}"
     return _with_cause(DeliveryError(message, destination=partition), error)
-
-
-def mark_possibly_stored(error: KafkaSinkError) -> KafkaSinkError:
-    """Return a copy of an error with `possibly_stored` set, for records that a broker may have stored."""
-    marked_error = copy(error)
-    marked_error.possibly_stored = True
-    return _with_cause(marked_error, error.__cause__)
 
 
 def build_record_errors(batch: ProducerBatch, response: PartitionResponse) -> RecordErrors:
