@@ -22,6 +22,7 @@ from spark_kafka_sink.client.config import REBOOTSTRAP, ClientConfig
 from spark_kafka_sink.client.connection_states import ConnectionStates
 from spark_kafka_sink.client.host_lookups import BackgroundLookup, HostLookups
 from spark_kafka_sink.client.versions import (
+    INITIAL_API_VERSIONS_VERSION,
     MIN_VERSION_WITH_ROUTING_CHECK,
     FinalizedFeatures,
     NodeApiVersions,
@@ -75,7 +76,7 @@ class Connections:
         self._selector = selector
         self._config = config
         self._pending_api_versions: dict[int, int] = {}  # node id -> version of ApiVersions to send
-        self._first_api_versions_version = MIN_VERSION_WITH_ROUTING_CHECK - 1  # sent first on each new connection
+        self._first_api_versions_version = INITIAL_API_VERSIONS_VERSION  # sent first on each new connection
         self._checks_routing = config.metadata_cluster_check_enable and config.metadata_recovery_strategy == REBOOTSTRAP
         self._nodes_without_routing_check: set[int] = set()
         """Connected nodes that have rejected the ApiVersions version with the routing check."""
