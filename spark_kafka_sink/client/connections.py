@@ -238,10 +238,17 @@ class Connections:
         if isinstance(error, DecodeError):
             pass  # the error itself says what the peer sent instead of a response
         elif final_state.kind is ChannelStateKind.AUTHENTICATE:
-            detail += " (during the TLS or SASL handshake: check security.protocol)"
+            # The listener uses TLS if it has completed the handshake, and SASL if it has responded to a SASL request.
+            if final_state.has_received:
+                detail += " (during SASL authentication: check the broker's log)"
+            else:
+                detail += " (during the TLS or SASL handshake: check security.protocol)"
         elif node_id not in self.api_versions and final_state.kind is ChannelStateKind.READY:
             # A TLS listener, for example, closes the connection when it receives an unencrypted request.
-            detail += " (before any response: the listener may expect SASL or TLS, check security.protocol)"
+            if final_state.has_received:
+                detail += " (before the response to ApiVersions: check the broker's log)"
+            else:
+                detail += " (before any response: the listener may expect SASL or TLS, check security.protocol)"
         return ConnectionLoss(detail, address, was_working=node_id in self.api_versions)
 
     def build_setup_timeout_loss(self, node_id: int) -> ConnectionLoss:
