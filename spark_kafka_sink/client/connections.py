@@ -230,9 +230,9 @@ class Connections:
         """Describe the loss of a connection whose channel was closed in this state."""
         error = final_state.error  # None if the connection was closed without an error
         address = self.address(node_id) if error is None else error.address
-        detail = "disconnected" if error is None else error.text
+        detail, remedy = ("disconnected", "") if error is None else (str(error.args[0]), error.remedy)
         if isinstance(error, AuthenticationError) and final_state.has_failed_authentication:
-            return ConnectionLoss(detail, address, authentication_error=error)
+            return ConnectionLoss(detail, address, authentication_error=error, remedy=remedy)
         if final_state.kind is ChannelStateKind.EXPIRED:  # the client has closed the idle connection
             return ConnectionLoss(detail, address, is_expected=True)
         if isinstance(error, DecodeError):
@@ -240,16 +240,16 @@ class Connections:
         elif final_state.kind is ChannelStateKind.AUTHENTICATE:
             # The listener uses TLS if it has completed the handshake, and SASL if it has responded to a SASL request.
             if final_state.has_received:
-                detail += " (during SASL authentication: check the broker's log)"
+                detail += " (during SASL authentication)"
             else:
                 detail += " (during the TLS or SASL handshake: check security.protocol)"
         elif node_id not in self.api_versions and final_state.kind is ChannelStateKind.READY:
             # A TLS listener, for example, closes the connection when it receives an unencrypted request.
             if final_state.has_received:
-                detail += " (before the response to ApiVersions: check the broker's log)"
+                detail += " (before the response to ApiVersions)"
             else:
                 detail += " (before any response: the listener may expect SASL or TLS, check security.protocol)"
-        return ConnectionLoss(detail, address, was_working=node_id in self.api_versions)
+        return ConnectionLoss(detail, address, was_working=node_id in self.api_versions, remedy=remedy)
 
     def build_setup_timeout_loss(self, node_id: int) -> ConnectionLoss:
         """Describe the loss of a connection attempt that has timed out."""

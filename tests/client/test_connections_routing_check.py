@@ -127,6 +127,6 @@ def test_misrouted_connection_is_closed_and_client_bootstraps_again(
     expected = "the connection is for broker 1 (b1:9092) of cluster cluster, but a broker with another id or of another"
     assert [message for message in caplog.messages if expected in message]
     rig.bootstrap()
-    reason = rig.metadata.connection_failure(1)
-    assert reason is not None
-    assert expected in reason
+    loss = rig.metadata.connection_failure(1)
+    assert loss is not None
+    assert expected in loss.detail

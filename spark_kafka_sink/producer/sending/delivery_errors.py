@@ -108,11 +108,16 @@ def _build_authentication_error(leader: Node | None, client: NetworkClient) -> K
 
 
 def _build_connection_error(leader: Node | None, metadata: Metadata) -> KafkaSinkError | None:
-    failure = None if leader is None else metadata.connection_failure(leader.id)
-    if leader is None or failure is None:
+    loss = None if leader is None else metadata.connection_failure(leader.id)
+    if leader is None or loss is None:
         return None
+    failure = loss.detail.rstrip(".")
+    if loss.remedy:
+        return DisconnectedError(
+            f"The connection to the partition's leader, {leader}, failed: {failure}", remedy=loss.remedy
+        )
     return DisconnectedError(
-        f"The partition's leader, {leader}, cannot be reached: {failure.rstrip('.')}. Check that the broker is "
+        f"The partition's leader, {leader}, cannot be reached: {failure}. Check that the broker is "
         f"running. The broker advertises {leader.address} (advertised.listeners): clients must be able to reach "
         "it there."
     )
