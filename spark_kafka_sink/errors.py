@@ -125,6 +125,13 @@ def copy_error(error: ErrorT) -> ErrorT:
     return copied_error
 
 
+def clear_tracebacks(error: BaseException | None) -> None:
+    """Clear the tracebacks of an error and its causes. Their stack frames would keep the data of records in memory."""
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
+
+
 def mark_possibly_stored(
     error: KafkaSinkError, warning: str = KafkaSinkError.possibly_stored_warning
 ) -> KafkaSinkError:

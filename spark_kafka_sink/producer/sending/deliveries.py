@@ -244,6 +244,7 @@ class Deliveries:
         try:
             children = self._accumulator.split_and_reenqueue(batch, now_ms)
         except Exception as error:  # usually a MemoryError from decoding and re-encoding the records
+            _log.warning("%r could not be split", batch, exc_info=error)
             self.fail_batches([batch], build_split_error(batch, error), now_ms)
             return
         self._idempotence.handle_split(batch, children)

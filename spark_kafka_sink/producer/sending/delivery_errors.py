@@ -22,6 +22,7 @@ from spark_kafka_sink.errors import (
     InvalidRecordError,
     KafkaSinkError,
     RecordTooLargeError,
+    clear_tracebacks,
 )
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.sending.outcome import Fail
@@ -207,6 +208,10 @@ def _to_sentence(error: Exception | None) -> str:
 
 
 def _with_cause(error: KafkaSinkError, cause: BaseException | None) -> KafkaSinkError:
-    """Set the cause of an error, as `raise error from cause` does, and return the error."""
+    """Set the cause of an error, as `raise error from cause` does, and return the error.
+
+    The tracebacks of the cause are cleared, because users may keep the futures that fail with the error.
+    """
     error.__cause__ = cause
+    clear_tracebacks(cause)
     return error
