@@ -67,7 +67,9 @@ class KafkaSinkError(Exception):
     The advice is kept apart from the message, because it depends on what the caller does next.
     """
     possibly_stored: bool = False
-    """Whether the records may have been stored although their delivery failed."""
+    """Whether the records may have been stored, or their transaction committed, although an error was raised."""
+    possibly_stored_warning: str = "The records may have been stored."
+    """The sentence that the message ends with if `possibly_stored` is set."""
 
     def __init__(
         self,
@@ -92,8 +94,11 @@ class KafkaSinkError(Exception):
     @property
     def text(self) -> str:
         """The message, the remedy and the warning, without the destination and the address."""
-        warning = "The records may have been stored." if self.possibly_stored else ""
-        return " ".join(filter(None, (super().__str__(), self.remedy, warning)))
+        warning = self.possibly_stored_warning if self.possibly_stored else ""
+        message, advice = super().__str__(), " ".join(filter(None, (self.remedy, warning)))
+        if message and advice and not message.endswith((".", "?")):
+            message += "."
+        return " ".join(filter(None, (message, advice)))
 
     @property
     def reason(self) -> str:
@@ -118,6 +123,23 @@ def copy_error(error: ErrorT) -> ErrorT:
     copied_error = copy(error)
     copied_error.__cause__ = error.__cause__
     return copied_error
+
+
+def clear_tracebacks(error: BaseException | None) -> None:
+    """Clear the tracebacks of an error and its causes. Their stack frames would keep the data of records in memory."""
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
+
+
+def mark_possibly_stored(
+    error: KafkaSinkError, warning: str = KafkaSinkError.possibly_stored_warning
+) -> KafkaSinkError:
+    """Return a copy of an error with `possibly_stored` set, and with the warning that its message is to end with."""
+    marked_error = copy_error(error)
+    marked_error.possibly_stored = True
+    marked_error.possibly_stored_warning = warning
+    return marked_error
 
 
 class OptionSpelling(NamedTuple):

@@ -17,6 +17,7 @@ from spark_kafka_sink.errors import (
     OptionSpelling,
     TransactionTimeoutError,
     copy_error,
+    mark_possibly_stored,
 )
 
 IN_SPARK = OptionSpelling("kafka.{}".format)
@@ -98,11 +99,23 @@ def test_pickled_error_keeps_its_fields_and_message(error: KafkaSinkError) -> No
         )
 
 
+def test_error_for_what_may_be_stored_is_marked_copy() -> None:
+    cause = OSError("reset")
+    error = KafkaSinkError("closed.")
+    error.__cause__ = cause
+    marked = mark_possibly_stored(error)
+    assert (marked.possibly_stored, error.possibly_stored) == (True, False)
+    assert str(marked) == "closed. The records may have been stored."
+    assert marked.__cause__ is cause
+    other = pickle.loads(pickle.dumps(mark_possibly_stored(error, "It may be done.")))
+    assert str(other) == "closed. It may be done."
+
+
 def test_pickled_broker_error_mentions_possibly_stored_records_once() -> None:
     error = BrokerError("FAILED (99)", code=99, name="FAILED", destination="t")
     error.possibly_stored = True
     twice = pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(error))))
-    assert str(twice) == "t: FAILED (99) The records may have been stored."
+    assert str(twice) == "t: FAILED (99). The records may have been stored."
     assert (twice.code, twice.name) == (99, "FAILED")
 
 

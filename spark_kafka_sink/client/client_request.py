@@ -61,7 +61,7 @@ class ConnectionLoss:
     """Describes why a connection ended or could not be established."""
 
     detail: str
-    """The reason, without the connection's address."""
+    """The reason, without the connection's address and the remedy."""
     address: str = ""
     """The connection's address, or an empty string if it is unknown."""
     timed_out: bool = False
@@ -70,8 +70,11 @@ class ConnectionLoss:
     was_working: bool = False
     """Whether the connection was working before. Brokers close idle connections, and all connections on a restart."""
     authentication_error: AuthenticationError | None = None
+    remedy: str = ""
+    """Advice on fixing the reason if it is known to lie in the client's credentials; "" for other reasons."""
 
     @property
     def reason(self) -> str:
-        """The reason, preceded by the connection's address if it is known."""
-        return f"{self.address}: {self.detail}" if self.address else self.detail
+        """The reason, preceded by the connection's address if it is known, and followed by the remedy."""
+        text = f"{self.detail.rstrip('.')}. {self.remedy}" if self.remedy else self.detail
+        return f"{self.address}: {text}" if self.address else text

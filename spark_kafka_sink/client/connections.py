@@ -22,6 +22,7 @@ from spark_kafka_sink.client.config import REBOOTSTRAP, ClientConfig
 from spark_kafka_sink.client.connection_states import ConnectionStates
 from spark_kafka_sink.client.host_lookups import BackgroundLookup, HostLookups
 from spark_kafka_sink.client.versions import (
+    INITIAL_API_VERSIONS_VERSION,
     MIN_VERSION_WITH_ROUTING_CHECK,
     FinalizedFeatures,
     NodeApiVersions,
@@ -75,7 +76,7 @@ class Connections:
         self._selector = selector
         self._config = config
         self._pending_api_versions: dict[int, int] = {}  # node id -> version of ApiVersions to send
-        self._first_api_versions_version = MIN_VERSION_WITH_ROUTING_CHECK - 1  # sent first on each new connection
+        self._first_api_versions_version = INITIAL_API_VERSIONS_VERSION  # sent first on each new connection
         self._checks_routing = config.metadata_cluster_check_enable and config.metadata_recovery_strategy == REBOOTSTRAP
         self._nodes_without_routing_check: set[int] = set()
         """Connected nodes that have rejected the ApiVersions version with the routing check."""
@@ -229,19 +230,26 @@ class Connections:
         """Describe the loss of a connection whose channel was closed in this state."""
         error = final_state.error  # None if the connection was closed without an error
         address = self.address(node_id) if error is None else error.address
-        detail = "disconnected" if error is None else error.text
+        detail, remedy = ("disconnected", "") if error is None else (str(error.args[0]), error.remedy)
         if isinstance(error, AuthenticationError) and final_state.has_failed_authentication:
-            return ConnectionLoss(detail, address, authentication_error=error)
+            return ConnectionLoss(detail, address, authentication_error=error, remedy=remedy)
         if final_state.kind is ChannelStateKind.EXPIRED:  # the client has closed the idle connection
             return ConnectionLoss(detail, address, is_expected=True)
         if isinstance(error, DecodeError):
             pass  # the error itself says what the peer sent instead of a response
         elif final_state.kind is ChannelStateKind.AUTHENTICATE:
-            detail += " (during the TLS or SASL handshake: check security.protocol)"
+            # The listener uses TLS if it has completed the handshake, and SASL if it has responded to a SASL request.
+            if final_state.has_received:
+                detail += " (during SASL authentication)"
+            else:
+                detail += " (during the TLS or SASL handshake: check security.protocol)"
         elif node_id not in self.api_versions and final_state.kind is ChannelStateKind.READY:
             # A TLS listener, for example, closes the connection when it receives an unencrypted request.
-            detail += " (before any response: the listener may expect SASL or TLS, check security.protocol)"
-        return ConnectionLoss(detail, address, was_working=node_id in self.api_versions)
+            if final_state.has_received:
+                detail += " (before the response to ApiVersions)"
+            else:
+                detail += " (before any response: the listener may expect SASL or TLS, check security.protocol)"
+        return ConnectionLoss(detail, address, was_working=node_id in self.api_versions, remedy=remedy)
 
     def build_setup_timeout_loss(self, node_id: int) -> ConnectionLoss:
         """Describe the loss of a connection attempt that has timed out."""

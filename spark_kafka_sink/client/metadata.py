@@ -29,6 +29,7 @@ from random import Random
 
 from spark_kafka_sink.client.backoff import ExponentialBackoff, lock_timeout_seconds
 from spark_kafka_sink.client.bootstrap import resolve_bootstrap_nodes
+from spark_kafka_sink.client.client_request import ConnectionLoss
 from spark_kafka_sink.client.cluster import (
     ClusterSnapshot,
     Node,
@@ -121,10 +122,10 @@ class Metadata:
         self._is_partial_update_requested = False
         self._last_full_update_ms = -math.inf  # -inf if there was none
         self._fatal_error: KafkaSinkError | None = None
-        self._address_failures: dict[str, str] = {}  # address -> reason, since the last response
+        self._address_failures: dict[str, ConnectionLoss] = {}  # by address, since the last response
         self._omitted_topics: set[str] = set()  # topics that were requested last time but missing from the response
         self._response_problem = ""  # why the last response could not be applied; empty if it could
-        self._node_failures: dict[int, str] = {}  # node id -> reason, until the node connects again
+        self._node_failures: dict[int, ConnectionLoss] = {}  # by node id, until the node connects again
         self._is_closed = False
 
     # --- topics and waiting (any thread)
@@ -251,7 +252,7 @@ class Metadata:
                 return "Brokers responded, but their response does not contain this topic."
             return self._describe_connection_failures()
 
-    def connection_failure(self, node_id: int) -> str | None:
+    def connection_failure(self, node_id: int) -> ConnectionLoss | None:
         """Return why the last connection to the node failed, even if other brokers have responded since."""
         return self._node_failures.get(node_id)
 
@@ -359,12 +360,12 @@ class Metadata:
             self._fatal_error = error
             self._update_condition.notify_all()
 
-    def record_connection_failure(self, node_id: int, address: str, reason: str) -> None:
+    def record_connection_failure(self, node_id: int, address: str, loss: ConnectionLoss) -> None:
         """Record why a connection failed, for error messages."""
         with self._lock:
-            self._node_failures[node_id] = reason
+            self._node_failures[node_id] = loss
             self._address_failures.pop(address, None)  # the dict is ordered by the time of each address's last failure
-            self._address_failures[address] = reason
+            self._address_failures[address] = loss
             if len(self._address_failures) > MAX_REPORTED_ADDRESSES:
                 del self._address_failures[next(iter(self._address_failures))]
 
@@ -416,7 +417,7 @@ class Metadata:
         self._response_problem = ""
         self._address_failures.clear()
         self._node_failures = {
-            node_id: reason for node_id, reason in self._node_failures.items() if node_id in self.snapshot.nodes
+            node_id: loss for node_id, loss in self._node_failures.items() if node_id in self.snapshot.nodes
         }
 
     def _remove_idle_topics(self, now_ms: float) -> None:
@@ -451,8 +452,9 @@ class Metadata:
     def _describe_connection_failures(self) -> str:
         if not self._address_failures:
             return self._response_problem or "No broker has responded, and no connection has failed either."
-        failures = "; ".join(f"{address}: {reason}" for address, reason in self._address_failures.items())
-        return f"Tried: {failures.rstrip('.')}. {UNREACHABLE_REMEDY}"
+        failures = "; ".join(f"{address}: {loss.detail}" for address, loss in self._address_failures.items())
+        remedies = dict.fromkeys(loss.remedy or UNREACHABLE_REMEDY for loss in self._address_failures.values())
+        return f"Tried: {failures.rstrip('.')}. {' '.join(remedies)}"
 
 
 def _check_topic_name(topic: str) -> None:

@@ -447,7 +447,7 @@ class NetworkClient:
         self._connections.record_loss(node_id, loss, now_ms)
         self._cancel_requests(responses, node_id, loss, now_ms)
         if not loss.is_expected:
-            self._metadata.record_connection_failure(node_id, self._connections.address(node_id), loss.detail)
+            self._metadata.record_connection_failure(node_id, self._connections.address(node_id), loss)
         authentication_failure = self._connections.find_authentication_failure(self._metadata.snapshot)
         self._metadata_fetch.handle_disconnection(now_ms, authentication_failure)
 

@@ -4,6 +4,10 @@ Every connection starts with ApiVersions. The broker responds with its APIs and 
 this first request is a guess. If it is too new, the broker responds with UNSUPPORTED_VERSION in the layout of version 0
 and, since Kafka 2.4, includes its own range. The next attempt uses the highest version of that range, or 0.
 
+A client starts with version 3, because Azure Event Hubs has reset connections on version 4
+(https://github.com/twmb/franz-go/pull/1022). Nothing is lost: version 4 only adds supported features whose minimum
+level is 0 (KAFKA-17011), and this client reads only the finalized features.
+
 Version 5 lets the broker reject a connection that was meant for another cluster or node (KIP-1242). A client does not
 start with it: the first connection has no cluster id to send, and with brokers older than Kafka 4.4, every connection
 would need an extra round trip. Once a broker has announced version 5, new connections start with it. If the client has
@@ -34,6 +38,9 @@ DISTRIBUTION = "spark-kafka-sink"
 """The name of this library's distribution, which brokers see as the client's software name."""
 TRANSACTION_VERSION = "transaction.version"
 """The finalized feature whose level is the cluster's transaction protocol version."""
+INITIAL_API_VERSIONS_VERSION = 3
+"""The ApiVersions version that a client sends until a broker has announced the routing check. It is the first version
+with finalized features."""
 MIN_VERSION_WITH_ROUTING_CHECK = 5
 """The first ApiVersions version that names the intended cluster and node of a connection (KIP-1242)."""
 

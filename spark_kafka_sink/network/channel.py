@@ -26,7 +26,7 @@ The channel holds references to a send's segments until the send is complete or 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Protocol
 
@@ -64,6 +64,8 @@ class ChannelState:
 
     kind: ChannelStateKind
     error: KafkaSinkError | None = None
+    has_received: bool = False
+    """Whether the peer had sent any bytes, or completed a TLS handshake. Set only in the state of a closed channel."""
 
     @property
     def has_failed_authentication(self) -> bool:
@@ -107,6 +109,7 @@ class KafkaChannel:
         """When the current frame started; None between frames and while reading is paused."""
         self.state = ChannelState(ChannelStateKind.NOT_CONNECTED if is_connecting else ChannelStateKind.AUTHENTICATE)
         self._max_frame_bytes = max_frame_bytes
+        self._has_completed_handshake = False  # set once, by the TLS handshake; not set without TLS
         self._has_started_authentication = False  # set once, after the TLS handshake
         self._has_authenticated = False  # set once; a later authentication counts as a re-authentication
         self._reader = FrameReader()
@@ -125,6 +128,11 @@ class KafkaChannel:
     @property
     def principal(self) -> str:
         return self.authenticator.principal
+
+    @property
+    def final_state(self) -> ChannelState:
+        """The state to report once the channel has been closed."""
+        return replace(self.state, has_received=self.bytes_received > 0 or self._has_completed_handshake)
 
     @property
     def has_output(self) -> bool:
@@ -209,6 +217,7 @@ class KafkaChannel:
         """Continue the TLS handshake, and start authentication once the handshake is complete."""
         if not self.transport.is_ready:
             self.transport.handshake()
+            self._has_completed_handshake = self.transport.is_ready
         if self.transport.is_ready and not self._has_started_authentication:
             self._has_started_authentication = True
             self._queue_authentication_frame(self.authenticator.start(now_ms))

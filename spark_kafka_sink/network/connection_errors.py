@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from copy import copy
 
-from spark_kafka_sink.errors import DisconnectedError, IllegalStateError, KafkaSinkError
+from spark_kafka_sink.errors import DisconnectedError, IllegalStateError, KafkaSinkError, clear_tracebacks
 from spark_kafka_sink.network.system import SocketAddress
 
 _log = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ def with_peer_address(error: OSError | KafkaSinkError, address: SocketAddress) -
     # An error from a token callback may already contain the address of another server. Keep both addresses.
     addressed_error.address = ": ".join(filter(None, [str(address), addressed_error.address]))
     addressed_error.__cause__ = error
-    _clear_tracebacks(error)
+    clear_tracebacks(error)
     return addressed_error
 
 
@@ -36,10 +36,3 @@ def log_unexpected_error(address: str, error: Exception) -> DisconnectedError:
     """Log an error that no connection should raise, with its traceback, and return the error to report instead."""
     _log.error("%s: closed the connection after an unexpected error", address, exc_info=error)
     return DisconnectedError(f"closed after an unexpected error: {type(error).__name__}: {error}", address=address)
-
-
-def _clear_tracebacks(error: BaseException | None) -> None:
-    """Clear the tracebacks of an error and its causes. Their stack frames would keep sent segments in memory."""
-    while error is not None:
-        error.__traceback__ = None
-        error = error.__cause__ or error.__context__

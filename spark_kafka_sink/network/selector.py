@@ -386,7 +386,7 @@ class Selector:
         """Close the channel and report its state in `disconnected`."""
         self._closing_channels.pop(channel.id, None)
         channel.close()
-        self.disconnected[channel.id] = channel.state
+        self.disconnected[channel.id] = channel.final_state
 
     def _remove(self, channel: KafkaChannel) -> None:
         """Remove a channel from the poller and the internal collections, but not from the results for the caller."""

@@ -139,13 +139,14 @@ def _describe_resolution(host: str, addresses: list[str]) -> str:
 def _check_bootstrap(probe: Probe, no_response_text: str) -> CheckResult:
     """Fail if no bootstrap server is reachable, and warn if some are not.
 
-    A server that rejects the login counts as reachable. `_check_security` reports the rejection.
+    A server at which the login failed counts as reachable. `_check_security` reports the failure.
     """
-    rejected_ids = {
-        node.id for node in probe.bootstrap_nodes if probe.client.authentication_exception(node.id) is not None
-    }
     unreachable_nodes = [
-        node for node in probe.bootstrap_nodes if node.id not in probe.connected_nodes and node.id not in rejected_ids
+        node
+        for node in probe.bootstrap_nodes
+        if node.id not in probe.connected_nodes
+        and probe.client.authentication_exception(node.id) is None
+        and not _find_credentials_remedy(probe, node)
     ]
     failures = "; ".join(
         f"{node.address}: {_describe_failure(probe, node, no_response_text)}"
@@ -161,7 +162,7 @@ def _check_bootstrap(probe: Probe, no_response_text: str) -> CheckResult:
 
 
 def _check_security(probe: Probe, config: ClientConfig) -> CheckResult:
-    """Pass if any broker has accepted the login; otherwise, report the first rejection."""
+    """Pass if any broker has accepted the login; otherwise, report the first failure."""
     security = config.security
     detail = security.protocol + (f" with {security.login.mechanism}" if security.login is not None else "")
     if probe.connected_nodes:
@@ -172,6 +173,10 @@ def _check_security(probe: Probe, config: ClientConfig) -> CheckResult:
             message = str(error).removesuffix(error.remedy).rstrip()
             remedy = error.remedy or _suggest_authentication_remedy(config, error)
             return CheckResult(SECURITY, Outcome.FAILED, f"{detail}: {message}", remedy)
+        remedy = _find_credentials_remedy(probe, node)
+        if remedy:
+            loss = probe.client.connection_losses[node.id]
+            return CheckResult(SECURITY, Outcome.FAILED, f"{detail}: {loss.address}: {loss.detail}", remedy)
     return CheckResult(SECURITY, Outcome.SKIPPED, "no connection")
 
 
@@ -277,7 +282,7 @@ def _check_leader(probe: Probe, node: Node, no_response_text: str) -> CheckResul
     # The probe may end while connections are still being opened, for example because access to a topic is denied.
     if probe.is_conclusive and node.id not in probe.client.connection_losses:
         return CheckResult(str(node), Outcome.SKIPPED, "the checks ended before the broker was connected")
-    remedy = (
+    remedy = _find_credentials_remedy(probe, node) or (
         "The broker advertises this address (advertised.listeners). The address must lead to this broker from this "
         "machine and from every executor. If it does, check that the broker is running."
     )
@@ -294,6 +299,12 @@ def _describe_failure(probe: Probe, node: Node, no_response_text: str) -> str:
     """Return why the connection failed. The text does not contain the node's address, because all callers add it."""
     loss = probe.client.connection_losses.get(node.id)
     return no_response_text if loss is None else loss.detail
+
+
+def _find_credentials_remedy(probe: Probe, node: Node) -> str:
+    """Return the remedy if the connection failed because of missing credentials, else an empty text."""
+    loss = probe.client.connection_losses.get(node.id)
+    return "" if loss is None else loss.remedy
 
 
 def check_topic_metadata(

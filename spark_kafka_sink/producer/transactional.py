@@ -107,7 +107,10 @@ class TransactionalProducer:
 
         If a record has failed, this raises TransactionAbortableError, which describes the failed records. Abort the
         transaction in that case. After a TransactionTimeoutError, the transaction may or may not be committed. Call the
-        method again to find out.
+        method again to find out, even if the producer has been closed in the meantime. After any other error, the
+        transaction may be committed only if the error's `possibly_stored` is set: the commit was sent, but no response
+        says whether it was executed. Then read the topics with isolation.level=read_committed before you send the
+        records again.
 
         Example:
 
@@ -120,7 +123,7 @@ class TransactionalProducer:
             except TransactionAbortableError:
                 producer.abort_transaction()
         """
-        self._require_transactions().commit()
+        self._require_transactions("commit_transaction").commit()
 
     def abort_transaction(self) -> None:
         """Abort the transaction, and drop those of its records that have not been sent yet.
@@ -225,15 +228,18 @@ class TransactionalProducer:
 
     # --- checks of the producer's state
 
-    def _require_transactions(self) -> ProducerTransactions:
+    def _require_transactions(self, repeatable_call: str = "") -> ProducerTransactions:
         """Return the object that implements the transactional calls.
 
         Raise IllegalStateError without a transactional.id or in a forked child, and ProducerClosedError after close().
+
+        `repeatable_call`: the calling method if it may be repeated after close(), to learn the outcome of an earlier
+        call that has timed out; "" if not.
         """
         self._ensure_same_process()
         if self._transactions is None:
             raise IllegalStateError("The producer has no transactional.id. Set it to use transactions.")
-        if self._is_closed:
+        if self._is_closed and not self._transactions.manager.is_pending(repeatable_call):
             raise self._build_closed_error()
         return self._transactions
 

@@ -5,6 +5,10 @@
     client              sends the layer that it selects and the authorization id (wrapped)
 
 Kafka uses no security layer; TLS provides encryption. The `gssapi` package contacts the key distribution center itself.
+
+Some errors pass without a change of the configuration: cron renews the tickets, and the key distribution center or the
+clock recovers. They are raised as DisconnectedError, so that the client connects again after its backoff. Java's client
+retries for the same reasons (KerberosError.java).
 """
 
 from __future__ import annotations
@@ -15,10 +19,42 @@ from collections.abc import Iterator
 from typing import Any
 
 from spark_kafka_sink.diagnostics.text import sanitize
-from spark_kafka_sink.errors import AuthenticationError, MissingDependencyError, OptionFault
+from spark_kafka_sink.errors import (
+    AuthenticationError,
+    DisconnectedError,
+    KafkaSinkError,
+    MissingDependencyError,
+    OptionFault,
+)
 
 _NO_SECURITY_LAYER = 1
 """The bit for "no security layer" in the byte that lists security layers (RFC 4752, section 3.3)."""
+_TICKET_REMEDY = "Run `kinit` and check with `klist` that the ticket is valid."
+_NO_CRED, _CREDENTIALS_EXPIRED, _FAILURE = 7, 11, 13
+"""Routine errors of GSS-API (RFC 2744, section 3.9.1). After _FAILURE, the minor status has the cause."""
+_KERBEROS_ERROR_BASE = 2529638912
+"""The minor status of Kerberos' error 0. The other errors follow it, in MIT Kerberos and in Heimdal."""
+_TEMPORARY_KERBEROS_ERRORS = frozenset(
+    {
+        21,  # KDC_ERR_CLIENT_NOTYET
+        22,  # KDC_ERR_SERVICE_NOTYET
+        29,  # KDC_ERR_SVC_UNAVAILABLE
+        32,  # KRB_AP_ERR_TKT_EXPIRED
+        33,  # KRB_AP_ERR_TKT_NYV: not yet valid
+        34,  # KRB_AP_ERR_REPEAT: another process has sent the same authenticator
+        37,  # KRB_AP_ERR_SKEW
+        141,  # KRB5_CC_NOTFOUND: while the ticket cache is being rewritten, as the next four errors
+        142,  # KRB5_CC_END
+        193,  # KRB5_CC_IO
+        195,  # KRB5_FCC_NOFILE
+        199,  # KRB5_CC_FORMAT
+        148,  # KRB5_KDCREP_SKEW
+        154,  # KRB5_REALM_UNKNOWN: DNS has no address of a key distribution center
+        156,  # KRB5_KDC_UNREACH
+        220,  # KRB5_REALM_CANT_RESOLVE
+    }
+)
+"""Errors of Kerberos (RFC 4120, section 7.5.9) and, from 128 on, of its libraries."""
 
 
 class GssapiClient:
@@ -93,10 +129,17 @@ def import_gssapi() -> Any:
 
 @contextlib.contextmanager
 def _translate_errors(gssapi: Any) -> Iterator[None]:
-    """Convert errors raised by the `gssapi` package to AuthenticationError."""
+    """Convert errors of the `gssapi` package: temporary ones to DisconnectedError, others to AuthenticationError."""
     try:
         yield
     except gssapi.exceptions.GSSError as error:
-        raise AuthenticationError(
-            f"GSSAPI: {sanitize(str(error))}. Run `kinit` and check with `klist` that the ticket is valid."
-        ) from error
+        error_type: type[KafkaSinkError] = DisconnectedError if _is_temporary(error) else AuthenticationError
+        raise error_type(f"GSSAPI: {sanitize(str(error))}", remedy=_TICKET_REMEDY) from error
+
+
+def _is_temporary(error: Any) -> bool:
+    """Return whether an error of the `gssapi` package may pass without a change of the configuration."""
+    routine_error = error.maj_code >> 16 & 0xFF
+    if routine_error == _FAILURE:
+        return error.min_code - _KERBEROS_ERROR_BASE in _TEMPORARY_KERBEROS_ERRORS
+    return routine_error in (_NO_CRED, _CREDENTIALS_EXPIRED)

@@ -6,7 +6,11 @@ from typing import Protocol
 
 
 class ClientMechanism(Protocol):
-    """The client side of a mechanism. `start` and `step` raise AuthenticationError if either side rejects the other."""
+    """The client side of a mechanism.
+
+    `start` and `step` raise AuthenticationError if either side rejects the other, and DisconnectedError if the
+    credentials cannot be obtained at the moment.
+    """
 
     @property
     def name(self) -> str: ...

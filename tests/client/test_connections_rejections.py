@@ -110,11 +110,25 @@ def test_logs_rejected_credentials_once_as_error(caplog: pytest.LogCaptureFixtur
     assert errors == ["broker 0 (b0:9092): authentication failed: b0:9092: wrong password"]
 
 
-def test_connection_lost_during_handshake_names_security_protocol() -> None:
+@pytest.mark.parametrize(
+    ("kind", "has_received", "expected"),
+    [
+        (ChannelStateKind.AUTHENTICATE, False, "during the TLS or SASL handshake: check security.protocol"),
+        (ChannelStateKind.AUTHENTICATE, True, "during SASL authentication"),
+        (ChannelStateKind.READY, False, "before any response: the listener may expect SASL or TLS, check security"),
+        (ChannelStateKind.READY, True, "before the response to ApiVersions"),
+    ],
+)
+def test_lost_connection_suggests_wrong_security_protocol_only_if_the_broker_has_sent_nothing(
+    kind: ChannelStateKind, has_received: bool, expected: str
+) -> None:
     rig = Rig(1).bootstrap()
-    rig.make_ready()
-    end_channel(rig, 0, ChannelState(ChannelStateKind.AUTHENTICATE, DisconnectedError("b0:9092: connection reset")))
-    assert "during the TLS or SASL handshake: check security.protocol" in rig.metadata.describe_connection_failures()
+    rig.broker.on_request = lambda received: received.api_key is ApiKey.API_VERSIONS
+    rig.poll_until(lambda: rig.client.ready(rig.node(0), rig.now) or rig.selector.is_channel_ready("0"))
+    end_channel(rig, 0, ChannelState(kind, DisconnectedError("b0:9092: connection reset"), has_received))
+    failures = rig.metadata.describe_connection_failures()
+    assert f"connection reset ({expected}" in failures
+    assert ("security.protocol" in failures) is not has_received
 
 
 def test_keeps_loss_of_node_until_it_is_connected_again() -> None:

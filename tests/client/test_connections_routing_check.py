@@ -51,7 +51,7 @@ def reject_version_5(received: ReceivedRequest) -> bool:
 
 def test_names_cluster_and_node_once_both_are_known() -> None:
     rig = connected_rig()
-    assert api_versions_requests(rig, 0) == [(4, None, -1)]
+    assert api_versions_requests(rig, 0) == [(3, None, -1)]
     assert api_versions_requests(rig, 1) == [(5, "cluster", 1)]
 
 
@@ -68,7 +68,7 @@ def test_brokers_before_kafka_4_4_get_one_request_per_connection() -> None:
         broker.versions[ApiKey.API_VERSIONS] = VersionRange(0, 4)
     rig.bootstrap()
     rig.make_ready(1)
-    assert [version for version, _, _ in api_versions_requests(rig, 1)] == [4]
+    assert [version for version, _, _ in api_versions_requests(rig, 1)] == [3]
 
 
 def test_checks_first_newer_broker_after_bootstrap_from_an_older_one() -> None:
@@ -77,11 +77,11 @@ def test_checks_first_newer_broker_after_bootstrap_from_an_older_one() -> None:
     rig.brokers[0].on_request = reject_version_5
     rig.bootstrap()
     rig.make_ready(1)
-    assert api_versions_requests(rig, 1) == [(4, None, -1), (5, "cluster", 1)]
+    assert api_versions_requests(rig, 1) == [(3, None, -1), (5, "cluster", 1)]
     rig.make_ready(2)
     assert api_versions_requests(rig, 2) == [(5, "cluster", 2)]
     rig.make_ready(0)
-    assert [version for version, _, _ in api_versions_requests(rig, 0)] == [4, 5, 4]
+    assert [version for version, _, _ in api_versions_requests(rig, 0)] == [3, 5, 4]
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_first_newer_broker_gets_one_request_without_check(options: dict[str, An
     rig.brokers[0].versions[ApiKey.API_VERSIONS] = VersionRange(0, 4)
     rig.bootstrap()
     rig.make_ready(1)
-    assert api_versions_requests(rig, 1) == [(4, None, -1)]
+    assert api_versions_requests(rig, 1) == [(3, None, -1)]
 
 
 def test_broker_that_announces_the_check_but_rejects_it_can_be_used() -> None:
@@ -102,7 +102,7 @@ def test_broker_that_announces_the_check_but_rejects_it_can_be_used() -> None:
     rig.brokers[1].on_request = reject_version_5
     rig.bootstrap()
     rig.make_ready(1)
-    assert [version for version, _, _ in api_versions_requests(rig, 1)] == [4, 5, 4]
+    assert [version for version, _, _ in api_versions_requests(rig, 1)] == [3, 5, 4]
 
 
 @pytest.mark.parametrize("bootstrap_version", [4, 5])
@@ -127,6 +127,6 @@ def test_misrouted_connection_is_closed_and_client_bootstraps_again(
     expected = "the connection is for broker 1 (b1:9092) of cluster cluster, but a broker with another id or of another"
     assert [message for message in caplog.messages if expected in message]
     rig.bootstrap()
-    reason = rig.metadata.connection_failure(1)
-    assert reason is not None
-    assert expected in reason
+    loss = rig.metadata.connection_failure(1)
+    assert loss is not None
+    assert expected in loss.detail

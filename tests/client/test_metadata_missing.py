@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from spark_kafka_sink.client.client_request import ConnectionLoss
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.metadata import Metadata
 from tests.client.metadata_responses import metadata_response, topic
@@ -40,5 +41,5 @@ def test_describes_response_without_brokers(metadata: Metadata) -> None:
     metadata.record_update_failure(0, "A broker responded, but its response contains no broker.")
     metadata.record_update_failure(100)
     assert metadata.describe_missing_metadata("b") == "A broker responded, but its response contains no broker."
-    metadata.record_connection_failure(1, "b1:9092", "Connection refused")
+    metadata.record_connection_failure(1, "b1:9092", ConnectionLoss("Connection refused"))
     assert metadata.describe_missing_metadata("b").startswith("Tried: b1:9092: Connection refused. Check the host")

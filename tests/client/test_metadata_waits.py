@@ -7,9 +7,10 @@ from random import Random
 
 import pytest
 
+from spark_kafka_sink.client.client_request import ConnectionLoss
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.config import ClientConfig
-from spark_kafka_sink.client.metadata import MAX_REPORTED_ADDRESSES, Metadata
+from spark_kafka_sink.client.metadata import MAX_REPORTED_ADDRESSES, UNREACHABLE_REMEDY, Metadata
 from spark_kafka_sink.errors import AuthenticationError, IllegalStateError, MetadataTimeoutError, ProducerClosedError
 from tests.client.metadata_responses import metadata_response, topic
 from tests.fake_system import FakeSystem
@@ -64,9 +65,9 @@ def test_wait_converts_remaining_milliseconds_to_seconds(
 def test_wait_timeout_names_failed_addresses_and_reasons(metadata: Metadata) -> None:
     with pytest.raises(MetadataTimeoutError, match="No broker has responded"):
         metadata.await_update(metadata.version, 0)
-    metadata.record_connection_failure(0, "b:9092 (10.0.0.1)", "refused once")
-    metadata.record_connection_failure(0, "b:9092 (10.0.0.2)", "timed out")
-    metadata.record_connection_failure(0, "b:9092 (10.0.0.1)", "refused again")
+    metadata.record_connection_failure(0, "b:9092 (10.0.0.1)", ConnectionLoss("refused once"))
+    metadata.record_connection_failure(0, "b:9092 (10.0.0.2)", ConnectionLoss("timed out"))
+    metadata.record_connection_failure(0, "b:9092 (10.0.0.1)", ConnectionLoss("refused again"))
     with pytest.raises(MetadataTimeoutError) as failure:
         metadata.await_update(metadata.version, 0)
     assert str(failure.value).endswith(
@@ -78,9 +79,19 @@ def test_wait_timeout_names_failed_addresses_and_reasons(metadata: Metadata) -> 
     assert "refused" not in metadata.describe_connection_failures()
 
 
+def test_wait_timeout_gives_remedies_of_failures(metadata: Metadata) -> None:
+    for address in ("b:1", "b:2"):
+        metadata.record_connection_failure(0, address, ConnectionLoss("no ticket", remedy="Run `kinit`."))
+    assert metadata.describe_connection_failures() == "Tried: b:1: no ticket; b:2: no ticket. Run `kinit`."
+    metadata.record_connection_failure(0, "b:3", ConnectionLoss("refused"))
+    assert metadata.describe_connection_failures() == (
+        f"Tried: b:1: no ticket; b:2: no ticket; b:3: refused. Run `kinit`. {UNREACHABLE_REMEDY}"
+    )
+
+
 def test_number_of_reported_addresses_is_limited(metadata: Metadata) -> None:
     for index in range(1_000):
-        metadata.record_connection_failure(index, f"host{index}:1", "gone")
+        metadata.record_connection_failure(index, f"host{index}:1", ConnectionLoss("gone"))
     assert metadata.describe_connection_failures().count("gone") == MAX_REPORTED_ADDRESSES
     assert "host999" in metadata.describe_connection_failures()
 

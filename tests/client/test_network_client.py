@@ -178,10 +178,26 @@ def test_api_versions_send_software_name_and_return_features() -> None:
     assert rig.client.finalized_features.levels == {}
     rig.bootstrap()
     request = rig.broker.requests[0]
-    assert request.header.api_version == 4
+    assert request.header.api_version == 3
     assert isinstance(request.message, ApiVersionsRequest)
     assert request.message.client_software_name == "spark-kafka-sink"
     assert rig.client.finalized_features.levels == {"transaction.version": 2}
+
+
+def test_connects_to_broker_that_resets_connections_on_newer_api_versions() -> None:
+    """Azure Event Hubs does so."""
+    rig = Rig(1)
+    rig.broker.versions[ApiKey.API_VERSIONS] = VersionRange(0, 3)
+
+    def reset(received: ReceivedRequest) -> bool:
+        is_too_new = received.api_key is ApiKey.API_VERSIONS and received.header.api_version > 3
+        if is_too_new:
+            received.connection.reset()
+        return is_too_new
+
+    rig.broker.on_request = reset
+    rig.bootstrap()
+    rig.make_ready()
 
 
 def rig_rejecting_api_versions_above(max_version: int, *, returns_range: bool) -> Rig:
@@ -204,10 +220,10 @@ def rig_rejecting_api_versions_above(max_version: int, *, returns_range: bool) -
 
 
 def test_retries_api_versions_in_version_of_broker() -> None:
-    rig = rig_rejecting_api_versions_above(3, returns_range=True)
+    rig = rig_rejecting_api_versions_above(2, returns_range=True)
     rig.bootstrap()
     assert len(rig.broker.find_requests(ApiKey.API_VERSIONS)) == 2
-    assert rig.broker.last_request(ApiKey.API_VERSIONS).header.api_version == 3
+    assert rig.broker.last_request(ApiKey.API_VERSIONS).header.api_version == 2
     assert len(rig.system.connects) == 1
 
 
@@ -224,9 +240,9 @@ def test_retries_api_versions_in_version_0_after_rejection_in_layout_of_rejected
     rig = Rig(1)
 
     def reject(received: ReceivedRequest) -> bool:
-        if received.api_key is not ApiKey.API_VERSIONS or received.header.api_version <= 3:
+        if received.api_key is not ApiKey.API_VERSIONS or received.header.api_version <= 2:
             return False
-        known = ApiVersion(api_key=ApiKey.API_VERSIONS, min_version=0, max_version=3)
+        known = ApiVersion(api_key=ApiKey.API_VERSIONS, min_version=0, max_version=2)
         received.respond(ApiVersionsResponse(error_code=error_codes.UNSUPPORTED_VERSION, api_keys=[known]))
         return True
 

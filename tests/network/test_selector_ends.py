@@ -109,6 +109,18 @@ def test_truncated_frame_is_a_disconnection(system: FakeSystem, selector: Select
     assert str(state.error) == "broker:9092: the peer closed the connection"
 
 
+@pytest.mark.parametrize("data", [b"", b"\0"])
+def test_reports_whether_a_closed_connection_has_received_bytes(
+    system: FakeSystem, selector: Selector, data: bytes
+) -> None:
+    system.listen("broker", 9092, SilentPeer())
+    connection = connect(system, selector)
+    connection.send(data)
+    connection.reset()
+    poll_until(selector, lambda: bool(selector.disconnected))
+    assert selector.disconnected["a"].has_received is bool(data)
+
+
 def test_unexpected_error_closes_only_its_channel_and_is_logged_once(
     system: FakeSystem, selector: Selector, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -331,6 +331,7 @@ def test_connection_end_is_not_an_authentication_failure(certificates: Path, pai
     state = pair.run_until_client_ends()["client"]
     assert state.kind is ChannelStateKind.READY
     assert isinstance(state.error, DisconnectedError)
+    assert state.has_received, "the handshake"
 
 
 class _Says(Peer):
@@ -367,3 +368,4 @@ def test_disconnection_during_handshake_has_remedy(certificates: Path) -> None:
     assert state.kind is ChannelStateKind.AUTHENTICATE
     assert isinstance(state.error, DisconnectedError)
     assert "may expect plaintext" in str(state.error)
+    assert not state.has_received

@@ -11,7 +11,8 @@ each round of a sender, the invariants of each partition's state hold.
 After each run, a read_committed reader finds:
 
 - A transaction and its offsets are visible completely if its commit succeeded, and not at all if it was aborted or its
-  commit was never requested. If the outcome is unknown, either is correct.
+  commit was never requested or has failed with an error that rules it out. If the outcome is unknown, either is
+  correct.
 - Each partition contains the records of a transactional id once, in the order in which they were sent.
 
 No transaction is left open, and the next producer of each id can write. A producer continues after the faults, unless

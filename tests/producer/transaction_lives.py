@@ -264,6 +264,11 @@ class Life:
             written.commit_asked = False
             self._ending = "abort"
             return
+        except TransactionTimeoutError:
+            raise
+        except KafkaSinkError as error:
+            written.commit_asked = written.commit_asked and error.possibly_stored
+            raise
         self._ending = ""
 
     def _abort_instead_of_commit(self) -> None:

@@ -8,12 +8,19 @@ from typing import Any
 
 import pytest
 
-from spark_kafka_sink.errors import AuthenticationError, MissingDependencyError
+from spark_kafka_sink.errors import AuthenticationError, DisconnectedError, KafkaSinkError, MissingDependencyError
 from spark_kafka_sink.sasl.gssapi import GssapiClient
+
+KERBEROS = 2529638912
+"""The minor status of Kerberos' error 0."""
+FAILURE = 13
 
 
 class GSSError(Exception):
-    pass
+    def __init__(self, message: str, routine_error: int = FAILURE, min_code: int = 0) -> None:
+        super().__init__(message)
+        self.maj_code = routine_error << 16
+        self.min_code = min_code
 
 
 class ScriptedContext:
@@ -72,8 +79,38 @@ def test_sends_ticket_first_and_selects_no_security_layer(client: GssapiClient) 
 
 def test_kerberos_error_becomes_authentication_error_with_remedy(client: GssapiClient) -> None:
     client.start()
-    with pytest.raises(AuthenticationError, match="kinit"):
+    with pytest.raises(AuthenticationError, match=r"token is bad\. Run `kinit`"):
         client.step(b"nonsense")
+
+
+@pytest.mark.parametrize(
+    ("routine_error", "min_code", "is_temporary"),
+    [
+        pytest.param(7, KERBEROS + 141, True, id="the ticket cache is missing"),
+        pytest.param(7, 39756044, True, id="the ticket cache is empty"),
+        pytest.param(11, 0, True, id="the credentials have expired"),
+        pytest.param(FAILURE, KERBEROS + 32, True, id="the ticket has expired"),
+        pytest.param(FAILURE, KERBEROS + 33, True, id="the ticket is not valid yet"),
+        pytest.param(FAILURE, KERBEROS + 34, True, id="replay"),
+        pytest.param(FAILURE, KERBEROS + 37, True, id="clock skew"),
+        pytest.param(FAILURE, KERBEROS + 156, True, id="no key distribution center can be reached"),
+        pytest.param(FAILURE, KERBEROS + 7, False, id="unknown service principal"),
+        pytest.param(FAILURE, KERBEROS + 31, False, id="wrong key"),
+        pytest.param(FAILURE, 37, False, id="an error of another library"),
+        pytest.param(9, KERBEROS + 37, False, id="invalid token"),
+    ],
+)
+def test_temporary_kerberos_errors_are_disconnections(
+    client: GssapiClient, monkeypatch: pytest.MonkeyPatch, routine_error: int, min_code: int, is_temporary: bool
+) -> None:
+    def fail(*_: object) -> bytes:
+        raise GSSError("no ticket", routine_error, min_code)
+
+    monkeypatch.setattr(ScriptedContext, "step", fail)
+    with pytest.raises(KafkaSinkError) as raised:
+        client.start()
+    assert type(raised.value) is (DisconnectedError if is_temporary else AuthenticationError)
+    assert str(raised.value) == "GSSAPI: no ticket. Run `kinit` and check with `klist` that the ticket is valid."
 
 
 @pytest.mark.parametrize("offer", [b"\x06\x00\x10\x00", b"", b"\x01"])

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import NamedTuple
 
-from spark_kafka_sink.errors import AuthenticationError, ConfigurationError, OptionFault
+from spark_kafka_sink.errors import AuthenticationError, ConfigurationError, DisconnectedError, OptionFault
 from spark_kafka_sink.network.http_client import (
     HttpResponseTooLong,
     describe_http_error,
@@ -182,9 +182,10 @@ class TokenSource:
         self._is_renewing = False
 
     def get_token(self) -> str:
-        """Return the cached token, or request one if no valid token is cached. Raise AuthenticationError if that fails.
+        """Return the cached token, or request one if no valid token is cached.
 
-        If the cached token is about to expire, start renewing it in the background.
+        If the cached token is about to expire, start renewing it in the background. If no token can be obtained, raise
+        an error as `_send_with_retries` does.
         """
         with self._lock:
             times = self._read_clocks()
@@ -213,7 +214,7 @@ class TokenSource:
         response: _TokenResponse | None = None
         try:
             response = self._request_token(max_attempts=1)
-        except AuthenticationError as error:
+        except (AuthenticationError, DisconnectedError) as error:
             with self._lock:
                 remaining_s = self._lifetime_s - self._compute_age_s(times)
             _log.warning("Could not renew the token, which expires in at most %.0f s: %s", remaining_s, error)
@@ -232,7 +233,7 @@ class TokenSource:
         self._renewal_age_s = self._lifetime_s * self._config.refresh_window_factor
 
     def _request_token(self, max_attempts: int) -> _TokenResponse:
-        """Request a new token. Raise AuthenticationError if all attempts fail or the response has no token."""
+        """Request a new token. Raise AuthenticationError if the response has no token."""
         response = self._send_with_retries(max_attempts)
         token = response.get("access_token")
         if not isinstance(token, str) or not token:
@@ -254,8 +255,9 @@ class TokenSource:
     def _send_with_retries(self, max_attempts: int) -> dict[str, object]:
         """Send a token request and return the JSON object in the response.
 
-        Retry if the server cannot be reached or is busy, but not if it rejects the request. Raise AuthenticationError
-        once no retry is left.
+        Retry if the server cannot be reached or is busy. Once no retry is left, raise DisconnectedError, so that the
+        client later connects to the broker again and requests a token again. Raise AuthenticationError, without a
+        retry, if the server rejects the request, its response is invalid or its certificate cannot be verified.
         """
         backoff_ms = self._config.retry_backoff_ms
         for attempt in range(1, max_attempts + 1):
@@ -274,11 +276,12 @@ class TokenSource:
                 problem, remedy = str(error), _UNAVAILABLE_REMEDY
             except (OSError, http.client.HTTPException) as error:
                 problem, remedy = f"cannot be used: {describe_http_error(error)}", _UNREACHABLE_REMEDY
-            endpoint_error = _build_endpoint_error(self._config, problem, remedy)
+            message = _describe_problem(self._config, problem)
             if attempt == max_attempts:
-                raise endpoint_error
+                raise DisconnectedError(message, remedy=remedy)
             delay_s = min(backoff_ms, self._config.retry_backoff_max_ms) / 1000
-            _log.warning("%s Retrying in %.1f s.", endpoint_error.args[0], delay_s)
+            # Not a warning: if the last attempt fails, too, the client warns of the failed connection, but only once.
+            _log.info("%s. Retrying in %.1f s.", message, delay_s)
             self._sleep(delay_s)
             backoff_ms *= 2
         raise AssertionError("the last attempt returns or raises")
@@ -289,9 +292,13 @@ class _UnavailableError(Exception):
 
 
 def _build_endpoint_error(config: OidcConfig, problem: str, remedy: str) -> AuthenticationError:
-    """Build the error of a token request. `problem`: a predicate whose subject is the token endpoint."""
-    sentence = f"OAUTHBEARER: the token endpoint {config.endpoint_host} {problem}"
-    return AuthenticationError(f"{sentence.removesuffix('.')}.", remedy=remedy)
+    """Build the error of a token request that must not be retried. `problem`: see `_describe_problem`."""
+    return AuthenticationError(_describe_problem(config, problem), remedy=remedy)
+
+
+def _describe_problem(config: OidcConfig, problem: str) -> str:
+    """Return an error message. `problem`: a predicate whose subject is the token endpoint."""
+    return f"OAUTHBEARER: the token endpoint {config.endpoint_host} {problem}".removesuffix(".")
 
 
 def _describe_certificate_error(config: OidcConfig, error: ssl.SSLCertVerificationError) -> str:

@@ -17,7 +17,13 @@ from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 
 from spark_kafka_sink.diagnostics.text import sanitize
-from spark_kafka_sink.errors import AuthenticationError, DecodeError, ListenerMismatchError, NetworkError
+from spark_kafka_sink.errors import (
+    AuthenticationError,
+    DecodeError,
+    DisconnectedError,
+    ListenerMismatchError,
+    NetworkError,
+)
 from spark_kafka_sink.network.authenticator import ANONYMOUS, MIN_RESERVED_CORRELATION_ID
 from spark_kafka_sink.network.system import Buffer
 from spark_kafka_sink.protocol import error_codes
@@ -131,9 +137,16 @@ class SaslClientAuthenticator:
             ) from None
 
     def _handle_api_versions(self, frame: memoryview) -> Sequence[Buffer]:
-        """Choose the versions of the SASL requests and start the handshake."""
-        api_keys = self._decode_response(frame, ApiVersionsResponse, version=0).api_keys
-        max_versions = {api.api_key: api.max_version for api in api_keys}
+        """Choose the versions of the SASL requests and start the handshake.
+
+        Raise DisconnectedError if the broker rejects the request, because it has not rejected the credentials.
+        """
+        response = self._decode_response(frame, ApiVersionsResponse, version=0)
+        if response.error_code != error_codes.NONE:
+            raise DisconnectedError(
+                f"SASL {self._mechanism_name}: the broker rejected ApiVersions: {_find_error_name(response.error_code)}"
+            )
+        max_versions = {api.api_key: api.max_version for api in response.api_keys}
         if ApiKey.SASL_HANDSHAKE not in max_versions:
             raise AuthenticationError(f"SASL {self._mechanism_name}: the broker does not support SaslHandshake")
         self._handshake_version = min(max_versions[ApiKey.SASL_HANDSHAKE], SaslHandshakeRequest.VERSIONS.max)

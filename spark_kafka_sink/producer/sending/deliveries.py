@@ -29,7 +29,7 @@ from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.metadata import Metadata
 from spark_kafka_sink.client.metadata_merge import LeaderHint
 from spark_kafka_sink.client.topic_partition import TopicPartition
-from spark_kafka_sink.errors import KafkaSinkError
+from spark_kafka_sink.errors import KafkaSinkError, mark_possibly_stored
 from spark_kafka_sink.producer.batching.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.batching.row_groups import StoredRows
@@ -42,7 +42,6 @@ from spark_kafka_sink.producer.sending.delivery_errors import (
     build_final_error,
     build_record_errors,
     build_split_error,
-    mark_possibly_stored,
 )
 from spark_kafka_sink.producer.sending.idempotence import Idempotence
 from spark_kafka_sink.producer.sending.outcome import (
@@ -245,6 +244,7 @@ class Deliveries:
         try:
             children = self._accumulator.split_and_reenqueue(batch, now_ms)
         except Exception as error:  # usually a MemoryError from decoding and re-encoding the records
+            _log.warning("%r could not be split", batch, exc_info=error)
             self.fail_batches([batch], build_split_error(batch, error), now_ms)
             return
         self._idempotence.handle_split(batch, children)

@@ -6,7 +6,6 @@ stored it although the producer received no acknowledgement, `possibly_stored` i
 
 from __future__ import annotations
 
-from copy import copy
 from typing import NamedTuple
 
 from spark_kafka_sink.client.cluster import Node
@@ -23,6 +22,7 @@ from spark_kafka_sink.errors import (
     InvalidRecordError,
     KafkaSinkError,
     RecordTooLargeError,
+    clear_tracebacks,
 )
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.sending.outcome import Fail
@@ -109,11 +109,16 @@ def _build_authentication_error(leader: Node | None, client: NetworkClient) -> K
 
 
 def _build_connection_error(leader: Node | None, metadata: Metadata) -> KafkaSinkError | None:
-    failure = None if leader is None else metadata.connection_failure(leader.id)
-    if leader is None or failure is None:
+    loss = None if leader is None else metadata.connection_failure(leader.id)
+    if leader is None or loss is None:
         return None
+    failure = loss.detail.rstrip(".")
+    if loss.remedy:
+        return DisconnectedError(
+            f"The connection to the partition's leader, {leader}, failed: {failure}", remedy=loss.remedy
+        )
     return DisconnectedError(
-        f"The partition's leader, {leader}, cannot be reached: {failure.rstrip('.')}. Check that the broker is "
+        f"The partition's leader, {leader}, cannot be reached: {failure}. Check that the broker is "
         f"running. The broker advertises {leader.address} (advertised.listeners): clients must be able to reach "
         "it there."
     )
@@ -170,13 +175,6 @@ def build_split_error(batch: ProducerBatch, error: Exception) -> KafkaSinkError:
     return _with_cause(DeliveryError(message, destination=partition), error)
 
 
-def mark_possibly_stored(error: KafkaSinkError) -> KafkaSinkError:
-    """Return a copy of an error with `possibly_stored` set, for records that a broker may have stored."""
-    marked_error = copy(error)
-    marked_error.possibly_stored = True
-    return _with_cause(marked_error, error.__cause__)
-
-
 def build_record_errors(batch: ProducerBatch, response: PartitionResponse) -> RecordErrors:
     """Build the errors of the records that the broker rejected individually, and one for the batch's other records.
 
@@ -210,6 +208,10 @@ def _to_sentence(error: Exception | None) -> str:
 
 
 def _with_cause(error: KafkaSinkError, cause: BaseException | None) -> KafkaSinkError:
-    """Set the cause of an error, as `raise error from cause` does, and return the error."""
+    """Set the cause of an error, as `raise error from cause` does, and return the error.
+
+    The tracebacks of the cause are cleared, because users may keep the futures that fail with the error.
+    """
     error.__cause__ = cause
+    clear_tracebacks(cause)
     return error

@@ -20,7 +20,13 @@ from spark_kafka_sink.client.metadata import Metadata
 from spark_kafka_sink.client.network_client import NetworkClient
 from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.diagnostics.text import format_count
-from spark_kafka_sink.errors import AuthorizationError, DeliveryError, KafkaSinkError, ProducerClosedError
+from spark_kafka_sink.errors import (
+    AuthorizationError,
+    DeliveryError,
+    KafkaSinkError,
+    ProducerClosedError,
+    clear_tracebacks,
+)
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.producer.batching.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
@@ -158,6 +164,7 @@ class Sender:
             self.fatal_error = DeliveryError(f"The producer's sender thread has failed: {error!r}")
             self.fatal_error.__cause__ = error
             _log.exception("The sender thread has failed. No more records are sent.")
+            clear_tracebacks(error)  # the records fail with this error, and users may keep it
             if self._transactions is not None:
                 self._transactions.transition_to_fatal_error(self.fatal_error)
         finally:
@@ -316,6 +323,7 @@ class Sender:
     def _fail_unencoded_batches(self, now_ms: float) -> None:
         """Fail the futures of rows that could not be encoded."""
         for batch in self.accumulator.take_failed_batches():
+            _log.warning("The rows of %r could not be encoded", batch, exc_info=batch.error)
             self._deliveries.fail_batches([batch], build_encoding_error(batch), now_ms)
 
     def _add_producer_id_or_transaction_call(self) -> None:

@@ -43,6 +43,7 @@ from spark_kafka_sink.errors import (
     KafkaSinkError,
     TransactionAbortableError,
     TransactionAbortedError,
+    mark_possibly_stored,
 )
 from spark_kafka_sink.producer.transactions.open_transaction import GroupOffsets, OpenTransaction
 from spark_kafka_sink.producer.transactions.states import (
@@ -76,6 +77,10 @@ _log = logging.getLogger(__name__)
 
 _State = TransactionManagerState
 Request = TransactionRequest[Any]
+
+
+def _is_commit(request: Request) -> bool:
+    return isinstance(request, EndTransaction) and request.commit
 
 
 class TransactionManager:
@@ -282,6 +287,12 @@ class TransactionManager:
                 return self.abort()
             return self._lifecycle.pending_operation
 
+    def is_pending(self, call_name: str) -> bool:
+        """Return whether a call of this method has begun an operation whose result no caller has read yet."""
+        with self._lock:
+            pending_operation = self._lifecycle.pending_operation
+            return pending_operation is not None and pending_operation.name == call_name
+
     @property
     def has_abortable_transaction(self) -> bool:
         """Whether a transaction is open that must be aborted before the producer closes.
@@ -417,6 +428,8 @@ class TransactionManager:
             if transaction is not None:
                 transaction.is_end_sent |= request.ends_transaction
                 transaction.is_started |= request.starts_v2_transaction and transaction.version >= 2
+                if _is_commit(request):
+                    transaction.unrejected_commit_count += 1
             return True
 
     def handle_disconnect(self, request: Request, *, was_sent: bool) -> None:
@@ -437,6 +450,8 @@ class TransactionManager:
             classification = request.classify(response)
             if may_be_stored(classification):
                 self._mark_in_doubt(request)
+            elif classification.verdict is not Verdict.DONE and _is_commit(request):
+                self._require_transaction().unrejected_commit_count -= 1
             is_done_or_retried = classification.verdict < Verdict.ABORTABLE
             if is_done_or_retried:
                 request.on_partitions_executed(response, self)
@@ -481,6 +496,7 @@ class TransactionManager:
     def transition_to_fatal_error(self, error: KafkaSinkError) -> None:
         """Put the producer into FATAL_ERROR, and fail all operations. A later error does not replace the first one."""
         with self._lock:
+            error = self._warn_if_possibly_committed(error)
             if self.state is not _State.FATAL_ERROR:
                 description = repr(self)  # contains the state before the failure
                 self._lifecycle.enter_error_state(_State.FATAL_ERROR, error)
@@ -490,7 +506,7 @@ class TransactionManager:
     def close(self, error: KafkaSinkError) -> None:
         """Fail all operations because the sender has ended."""
         with self._lock:
-            self._lifecycle.finish_operation(error)
+            self._lifecycle.finish_operation(self._warn_if_possibly_committed(error))
             if self._transaction is not None:
                 self._transaction.fail_offsets(error)
 
@@ -662,6 +678,15 @@ class TransactionManager:
         """Put the transaction in doubt if this request, which may have been executed, can open a transaction."""
         if self._transaction is not None:
             self._transaction.is_in_doubt |= request.may_open_transaction
+
+    def _warn_if_possibly_committed(self, error: KafkaSinkError) -> KafkaSinkError:
+        """Return an error, with `possibly_stored` set if the coordinator may have committed the open transaction.
+
+        A user who took the error for a rejection of the commit would send all records of the transaction again.
+        """
+        if self._transaction is None or not self._transaction.unrejected_commit_count:
+            return error
+        return mark_possibly_stored(error, "The transaction may have been committed.")
 
     def _require_transaction(self) -> OpenTransaction:
         assert self._transaction is not None

@@ -67,6 +67,9 @@ class OpenTransaction:
     """Whether a batch has failed that brokers may still store (version 1)."""
     is_end_sent: bool = False
     """Whether EndTxn, the request that ends the transaction, was sent."""
+    unrejected_commit_count: int = 0
+    """How many EndTxn requests that commit the transaction were sent and not rejected. If there are any, the
+    coordinator may have committed the transaction."""
     accepts_records: bool = True
     """Whether records and offsets may still be added. False as soon as the transaction is being prepared."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import http.client
 import json
+import logging
 import pickle
 import ssl
 import threading
@@ -19,7 +20,7 @@ from typing import Any
 import pytest
 
 from integration.support.certificates import write_certificates
-from spark_kafka_sink.errors import AuthenticationError, ConfigurationError
+from spark_kafka_sink.errors import AuthenticationError, ConfigurationError, DisconnectedError
 from spark_kafka_sink.network.security.oidc import MAX_ATTEMPTS, MAX_RESPONSE_BYTES, OidcConfig, TokenSource
 from spark_kafka_sink.network.security_config import parse_security_config
 from spark_kafka_sink.sasl.oauthbearer import build_unsecured_token
@@ -242,7 +243,7 @@ def test_uses_token_until_expiry_when_renewal_fails(endpoint: Endpoint, caplog: 
     clock.run_thread()
     assert len(endpoint.requests) == 3
     clock.seconds += 10
-    with pytest.raises(AuthenticationError, match="status 503"):
+    with pytest.raises(DisconnectedError, match="status 503"):
         tokens.get_token()
     assert len(endpoint.requests) == 3 + MAX_ATTEMPTS
     endpoint.answers = []
@@ -272,7 +273,8 @@ def test_retries_busy_endpoint_with_exponential_backoff(endpoint: Endpoint, capl
     endpoint.answer(b"", 503)
     endpoint.answer(b"", 429)
     endpoint.answer({"access_token": "t"})
-    assert source(endpoint, clock).get_token() == "t"
+    with caplog.at_level(logging.INFO):
+        assert source(endpoint, clock).get_token() == "t"
     assert clock.waits == [0.1, 0.2]
     assert "responded with status 503. Retrying in 0.1 s." in caplog.text
     assert "responded with status 429. Retrying in 0.2 s." in caplog.text
@@ -280,31 +282,34 @@ def test_retries_busy_endpoint_with_exponential_backoff(endpoint: Endpoint, capl
 
 def test_limits_token_request_attempts(endpoint: Endpoint) -> None:
     endpoint.answer(b"hush-2", 500)
-    with pytest.raises(AuthenticationError, match="status 500") as caught:
+    with pytest.raises(DisconnectedError, match="status 500") as caught:
         source(endpoint).get_token()
     assert len(endpoint.requests) == 3
     assert "hush" not in str(caught.value)
 
 
-def test_unreachable_endpoint_is_an_authentication_error() -> None:
+def test_unreachable_endpoint_is_a_disconnection() -> None:
     unreachable = r"the token endpoint 127\.0\.0\.1:9 cannot be used: ConnectionRefusedError .*this machine can reach"
-    with pytest.raises(AuthenticationError, match=unreachable):
+    with pytest.raises(DisconnectedError, match=unreachable):
         source(Endpoint("http://127.0.0.1:9/")).get_token()
 
 
 @pytest.mark.parametrize(
     ("status", "remedy"),
     [
+        (400, "Check the client id, the client secret and the scope"),
         (401, "Check the client id, the client secret and the scope"),
         (301, "Redirects are not followed. Set sasl.oauthbearer.token.endpoint.url to the URL that"),
         (399, "Redirects are not followed."),
         (404, "Check the path of sasl.oauthbearer.token.endpoint.url"),
+        (429, "Check the state of the identity provider"),
         (503, "Check the state of the identity provider"),
     ],
 )
 def test_error_of_endpoint_has_host_and_own_remedy(endpoint: Endpoint, status: int, remedy: str) -> None:
     endpoint.answer(b"hush-5", status)
-    with pytest.raises(AuthenticationError) as caught:
+    is_temporary = status in (429, 503)
+    with pytest.raises(DisconnectedError if is_temporary else AuthenticationError) as caught:
         source(endpoint).get_token()
     host = endpoint.url.split("/")[2]
     assert f"the token endpoint {host} " in str(caught.value)
@@ -342,7 +347,7 @@ def test_traceback_does_not_contain_invalid_http_response(endpoint: Endpoint, mo
 
     monkeypatch.setattr(http.client.HTTPConnection, "getresponse", no_http)
     endpoint.answer(b"")
-    with pytest.raises(AuthenticationError, match="cannot be used: BadStatusLine") as caught:
+    with pytest.raises(DisconnectedError, match="cannot be used: BadStatusLine") as caught:
         source(endpoint, Clock()).get_token()
     assert "hush" not in "".join(traceback.format_exception(caught.value))
 
@@ -479,7 +484,7 @@ def test_slow_token_response_fails_at_read_timeout() -> None:
     thread.start()
     config = OidcConfig(f"http://127.0.0.1:{server.server_port}/", "me", "secret", read_timeout_ms=150)
     try:
-        with pytest.raises(AuthenticationError, match=r"token endpoint .* cannot be used"):
+        with pytest.raises(DisconnectedError, match=r"token endpoint .* cannot be used"):
             TokenSource(config, sleep=lambda _: None).get_token()
     finally:
         gone.set()

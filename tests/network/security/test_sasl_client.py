@@ -8,13 +8,14 @@ from collections.abc import Callable
 
 import pytest
 
-from spark_kafka_sink.errors import AuthenticationError, DecodeError
+from spark_kafka_sink.errors import AuthenticationError, DecodeError, DisconnectedError
 from spark_kafka_sink.network.channel import ChannelStateKind
 from spark_kafka_sink.network.channel_builders import build_plaintext_channel
 from spark_kafka_sink.network.security.sasl_server import SaslServerAuthenticator
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.headers import decode_request_header
 from spark_kafka_sink.protocol.message import Message
+from spark_kafka_sink.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from spark_kafka_sink.protocol.messages.sasl_authenticate import SaslAuthenticateResponse
 from spark_kafka_sink.protocol.messages.sasl_handshake import SaslHandshakeResponse
 from spark_kafka_sink.sasl.mechanism import ClientMechanism
@@ -167,6 +168,15 @@ def test_authentication_error_names_each_cause(script: list[Message | bytes], me
     state = await_rejection(ScriptedBroker(*script), sasl_channels(Password))
     assert state.kind is ChannelStateKind.AUTHENTICATION_FAILED
     assert message in str(state.error)
+
+
+@pytest.mark.parametrize("api_keys", [[], MODERN.api_keys])
+def test_rejected_api_versions_end_the_connection_but_not_the_login(api_keys: list[ApiVersion]) -> None:
+    rejection = ApiVersionsResponse(error_code=error_codes.UNKNOWN_SERVER_ERROR, api_keys=api_keys)
+    state = await_rejection(ScriptedBroker(rejection), sasl_channels(Password))
+    assert state.kind is ChannelStateKind.AUTHENTICATE
+    assert isinstance(state.error, DisconnectedError)
+    assert str(state.error) == "broker:9092: SASL PASSWORD: the broker rejected ApiVersions: UNKNOWN_SERVER_ERROR"
 
 
 def test_rejects_long_frame_before_authentication() -> None:

@@ -17,7 +17,6 @@ from spark_kafka_sink.errors import (
     DisconnectedError,
     InvalidRecordError,
     KafkaSinkError,
-    ProducerClosedError,
     RecordTooLargeError,
 )
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
@@ -32,7 +31,6 @@ from spark_kafka_sink.producer.sending.delivery_errors import (
     build_record_errors,
     build_timeout_error,
     find_timeout_cause,
-    mark_possibly_stored,
 )
 from spark_kafka_sink.producer.sending.outcome import Fail
 from spark_kafka_sink.producer.sending.produce_exchange import (
@@ -110,16 +108,6 @@ def test_data_error_is_raised_for_single_record_of_batch(code: int, kind: type[K
 
 def test_rejection_for_other_reasons_is_no_data_error() -> None:
     assert not isinstance(final(codes.TOPIC_AUTHORIZATION_FAILED, 1), DataError)
-
-
-def test_record_that_may_be_stored_gets_marked_copy_of_error() -> None:
-    cause = OSError("reset")
-    error = ProducerClosedError("closed")
-    error.__cause__ = cause
-    marked = mark_possibly_stored(error)
-    assert (marked.possibly_stored, error.possibly_stored) == (True, False)
-    assert "may have been stored" in str(marked)
-    assert marked.__cause__ is cause
 
 
 def test_encoding_error_names_topic_and_cause() -> None:

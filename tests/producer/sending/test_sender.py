@@ -151,7 +151,9 @@ def test_splits_batch_that_is_too_large_and_fails_single_record() -> None:
 
 
 @pytest.mark.parametrize("is_in_doubt", [False, True])
-def test_fails_batch_when_memory_for_its_split_is_missing(is_in_doubt: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fails_batch_when_memory_for_its_split_is_missing(
+    is_in_doubt: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     def no_memory(*_: object) -> None:
         raise MemoryError("at a bad moment")
 
@@ -165,6 +167,9 @@ def test_fails_batch_when_memory_for_its_split_is_missing(is_in_doubt: bool, mon
         failure.error
     )
     assert failure.error.possibly_stored is is_in_doubt
+    assert isinstance(failure.error.__cause__, MemoryError)
+    assert failure.error.__cause__.__traceback__ is None, "its frames would keep the batch's records in memory"
+    assert "in no_memory" in caplog.text, "the traceback is in the log"
     assert send_each(producer, b"3") == [None]
     assert get_reserved_bytes(producer) == 0
 

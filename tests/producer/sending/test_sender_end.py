@@ -63,7 +63,9 @@ def test_unexpected_exception_is_logged_and_the_cause_of_the_records_error(caplo
     assert "The producer's sender thread has failed: ValueError('unexpected')" in str(error)
     assert sender.fatal_error is not None
     assert sender.fatal_error.__cause__ is unexpected
+    assert unexpected.__traceback__ is None, "its frames would keep all records in memory"
     assert "The sender thread has failed. No more records are sent." in caplog.text
+    assert "ValueError: unexpected" in caplog.text
 
 
 def test_absence_of_an_error_does_not_replace_the_error_of_an_interrupted_call() -> None:
@@ -148,7 +150,9 @@ def test_fatal_metadata_error_ends_transactional_calls() -> None:
         operation.read_result()
 
 
-def test_record_fails_at_once_if_it_cannot_be_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_record_fails_at_once_if_it_cannot_be_encoded(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     def raise_memory_error(*_: object) -> None:
         raise MemoryError("none left")
 
@@ -158,7 +162,12 @@ def test_record_fails_at_once_if_it_cannot_be_encoded(monkeypatch: pytest.Monkey
     future = producer.send(ProducerRecord("t", b"1"))
     pass_time(producer, 100)
     assert future.done()
-    assert "the rows could not be encoded: MemoryError('none left')" in str(future.exception(0))
+    error = future.exception(0)
+    assert "the rows could not be encoded: MemoryError('none left')" in str(error)
+    assert error is not None
+    assert isinstance(error.__cause__, MemoryError)
+    assert error.__cause__.__traceback__ is None, "its frames would keep the records in memory"
+    assert "in raise_memory_error" in caplog.text, "the traceback is in the log"
 
 
 def test_flush_that_begins_after_the_last_round_ends_with_the_sender() -> None:
