@@ -127,9 +127,23 @@ def copy_error(error: ErrorT) -> ErrorT:
 
 def clear_tracebacks(error: BaseException | None) -> None:
     """Clear the tracebacks of an error and its causes. Their stack frames would keep the data of records in memory."""
-    while error is not None:
-        error.__traceback__ = None
-        error = error.__cause__ or error.__context__
+    for linked_error in list_linked_errors(error):
+        linked_error.__traceback__ = None
+
+
+def list_linked_errors(error: BaseException | None) -> list[BaseException]:
+    """Return an error, its causes and its contexts, each once, nearest first.
+
+    They can form a cycle, because `raise error.__cause__` makes an error the context of its own cause.
+    """
+    linked_errors: list[BaseException] = []
+    remaining_errors = [error]
+    while remaining_errors:
+        error = remaining_errors.pop(0)
+        if error is not None and not any(error is linked_error for linked_error in linked_errors):
+            linked_errors.append(error)
+            remaining_errors += (error.__cause__, error.__context__)
+    return linked_errors
 
 
 def mark_possibly_stored(

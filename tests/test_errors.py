@@ -16,6 +16,7 @@ from spark_kafka_sink.errors import (
     OptionFaults,
     OptionSpelling,
     TransactionTimeoutError,
+    clear_tracebacks,
     copy_error,
     mark_possibly_stored,
 )
@@ -134,3 +135,13 @@ def test_rewritten_error_keeps_its_new_message_when_pickled(error: KafkaSinkErro
     error.rewrite(str.upper)
     copied = pickle.loads(pickle.dumps(error))
     assert copied.text == f"{message.upper()} WAIT."
+
+
+def test_clears_tracebacks_of_errors_that_are_each_others_cause_and_context() -> None:
+    """`raise error.__cause__` makes an error the context of its own cause."""
+    wrapper, unwrapped = RuntimeError("wrapped"), OSError("down")
+    wrapper.__cause__, unwrapped.__context__ = unwrapped, wrapper
+    with pytest.raises(RuntimeError) as raised:
+        raise wrapper
+    clear_tracebacks(unwrapped)
+    assert raised.value.__traceback__ is None

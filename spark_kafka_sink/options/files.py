@@ -22,7 +22,7 @@ _FILE_TYPES = (
     (stat.S_ISCHR, "a device"),
     (stat.S_ISBLK, "a device"),
 )
-_FILE_CONTENT_PATTERN = re.compile(r'-----BEGIN|[\r\n]|\{\s*"|^\s*[\["]|eyJ[\w-]*\.[\w-]*\.')
+_FILE_CONTENT_PATTERN = re.compile(r'-----BEGIN|[\r\n]|\{\s*"|^\s*[\["]|(?<![\w-])eyJ[\w-]*\.[\w-]*\.')
 """PEM, text with several lines, JSON (an Avro schema may be an array or a string), or a JSON Web Token."""
 _ENCODED_CHARACTERS = r"A-Za-z0-9+/_=%:\s\\-"
 _ENCODED_CONTENT_PATTERN = re.compile(

@@ -25,7 +25,7 @@ from openlineage.client.transport.http import HttpConfig, HttpTransport
 from openlineage.client.transport.transport import Transport
 from requests.adapters import HTTPAdapter
 
-from spark_kafka_sink.errors import ConfigurationError
+from spark_kafka_sink.errors import ConfigurationError, list_linked_errors
 from spark_kafka_sink.spark.worker_log import LOGGER
 
 _DEFAULT_ENDPOINT = "/api/v1/lineage"
@@ -240,11 +240,9 @@ def describe_error(error: Exception) -> str:
         return f"the server responded with status {response.status_code}"
     if isinstance(error, requests.Timeout):
         return "the server did not respond in time"
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, OSError) and cause.strerror:
-            return cause.strerror
-        cause = cause.__cause__ or cause.__context__
+    for linked_error in list_linked_errors(error):
+        if isinstance(linked_error, OSError) and linked_error.strerror:
+            return linked_error.strerror
     return type(error).__name__
 
 

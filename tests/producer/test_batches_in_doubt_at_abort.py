@@ -7,9 +7,12 @@ same producer makes it visible.
 
 from __future__ import annotations
 
+import pytest
+
 from spark_kafka_sink.broker.transaction_coordinator import TransactionState
 from spark_kafka_sink.errors import DeliveryTimeoutError
 from spark_kafka_sink.producer.producer import KafkaProducer
+from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
 from tests.producer.transactional_cases import (
     Sent,
@@ -21,6 +24,7 @@ from tests.producer.transactional_cases import (
     send_and_flush,
     state,
 )
+from tests.producer.virtual_time import get_loop, get_sender
 from tests.simulated_cluster import SimulatedCluster
 
 LATE_MS = 200
@@ -69,14 +73,15 @@ def test_connection_that_is_lost_during_abort_leaves_no_open_transaction() -> No
     assert cluster.log("t").list_open_producer_ids() == []
 
 
-def test_closed_producer_leaves_abort_to_coordinator_if_a_batch_may_be_stored_late() -> None:
-    """The batch has expired, so it is not sent again."""
+@pytest.mark.parametrize("ms_before_close", [1000, 10], ids=["before", "during"])
+def test_transaction_whose_batch_expires_before_or_during_close_is_left_to_coordinator(ms_before_close: int) -> None:
+    """The batch is not sent again, and the broker stores it late."""
     cluster, producer = begin_on_broker_without_verification(delivery_timeout_ms=300, request_timeout_ms=300)
     cluster.control.when(api=ApiKey.PRODUCE).delay(5000, execute_first=False)
     late = send(producer, b"late")
-    pass_time(producer, 1000)
-    assert isinstance(late.exception(0), DeliveryTimeoutError)
+    pass_time(producer, ms_before_close)
     producer.close()
+    assert isinstance(late.exception(0), DeliveryTimeoutError)
     assert state(cluster) is TransactionState.ONGOING
     heir = create_producer(cluster)
     heir.init_transactions()
@@ -97,3 +102,28 @@ def test_closed_producer_leaves_no_open_transaction() -> None:
     with other.transaction():
         send(other, b"other")
     assert read_committed(cluster) == [b"other"]
+
+
+def test_batch_in_doubt_behind_a_dropped_one_does_not_delay_the_abort() -> None:
+    """The first batch waits for a retry after a rejection, so the broker accepts none of the batches behind it."""
+    cluster, producer = begin_on_broker_without_verification(retry_backoff_ms=1000, retry_backoff_max_ms=1000)
+    cluster.control.when(api=ApiKey.PRODUCE).fail(codes.NOT_ENOUGH_REPLICAS)
+    cluster.control.when(api=ApiKey.PRODUCE, nth=2).delay(LATE_MS, execute_first=False)
+    send(producer, b"rejected")
+    pass_time(producer, 1)
+    send(producer, b"in doubt")
+    pass_time(producer, 20)
+    cluster.control.when(api=ApiKey.PRODUCE, times=None).fail(codes.NOT_ENOUGH_REPLICAS)
+    cluster.close_connections(0)
+    pass_time(producer, 3300)
+    manager, started_ms = get_sender(producer)._transactions, cluster.system.now()
+    assert manager is not None
+    operations = []
+
+    def abort() -> None:
+        operations.append(manager.abort())
+        producer._client.wakeup()
+
+    cluster.system.after(1, abort)  # as another thread does it while the sender waits
+    get_loop(producer).run_until(lambda: bool(operations) and operations[0].done_event.is_set())
+    assert cluster.system.now() - started_ms < 1000

@@ -368,13 +368,21 @@ class Idempotence:
         return batch in self._abandoned_batches or is_possibly_stored(self._partitions[batch.topic_partition], batch)
 
     def find_resendable_batches_in_doubt(self) -> set[ProducerBatch]:
-        """Return the batches that may be stored and that brokers still accept if they are sent again."""
-        return {
-            batch
-            for partition_state in self
-            for batch in partition_state.in_doubt_batches
-            if partition_state.is_before_gap(batch)
-        }
+        """Return the batches that may be stored and that brokers still accept if all others are dropped.
+
+        Brokers reject a batch behind one that is dropped, so each of them has only such batches and batches in flight
+        before it.
+        """
+        resendable_batches = set()
+        for partition_state in self:
+            for batch in partition_state.pending_batches:
+                is_in_doubt = batch in partition_state.in_doubt_batches
+                is_kept = is_in_doubt or batch in partition_state.in_flight_batches
+                if not (is_kept and partition_state.is_before_gap(batch)):
+                    break
+                if is_in_doubt:
+                    resendable_batches.add(batch)
+        return resendable_batches
 
     def is_head(self, batch: ProducerBatch) -> bool:
         """Return whether all of the partition's records before this batch should already be on the broker."""

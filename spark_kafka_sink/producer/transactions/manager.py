@@ -282,8 +282,10 @@ class TransactionManager:
         with self._lock:
             if self.has_abortable_transaction:
                 self._lifecycle.discard_pending()
-                if self._require_transaction().has_late_batch:
+                transaction = self._require_transaction()
+                if transaction.has_late_batch:
                     return None
+                transaction.is_ended_by_close = True
                 return self.abort()
             return self._lifecycle.pending_operation
 
@@ -374,7 +376,10 @@ class TransactionManager:
             transaction.has_late_batch |= in_doubt and transaction.version < 2
             # Once EndTxn has been sent, the coordinator may already have committed, so only it knows the outcome.
             if not transaction.is_end_sent:
-                self._transition_to_abortable_error(error)
+                if transaction.has_late_batch and transaction.is_ended_by_close:
+                    self.transition_to_fatal_error(error)  # leaves the transaction open (see abort_or_get_pending)
+                else:
+                    self._transition_to_abortable_error(error)
 
     def detect_recreated_topic(self, topic: str, topic_id: UUID | None) -> None:
         """Prevent the commit of the transaction if a topic was recreated after the transaction had written to it.

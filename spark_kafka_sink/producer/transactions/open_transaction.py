@@ -65,6 +65,8 @@ class OpenTransaction:
     """Whether the next transaction needs a new epoch, because a failed batch may have left sequence numbers missing."""
     has_late_batch: bool = False
     """Whether a batch has failed that brokers may still store (version 1)."""
+    is_ended_by_close: bool = False
+    """Whether the transaction is being aborted because the producer is being closed."""
     is_end_sent: bool = False
     """Whether EndTxn, the request that ends the transaction, was sent."""
     unrejected_commit_count: int = 0
