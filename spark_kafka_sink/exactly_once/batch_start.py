@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.exactly_once import precommit_errors
 from spark_kafka_sink.exactly_once.batch_summary import BatchSummary
+from spark_kafka_sink.exactly_once.decision_errors import COMPARISON_HINT
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState
 from spark_kafka_sink.exactly_once.transaction_names import TaskAttempt, build_driver_id, build_task_id
 from spark_kafka_sink.requests.transaction_description import EMPTY, TransactionDescription
@@ -28,7 +29,7 @@ _NUMERIC_KEY_MESSAGE = (
 )
 _ROWS_SKIPPED_REMEDY = (
     "The rows of this run were skipped, because onReplayMismatch is 'warn'. If some of them are not in Kafka, write "
-    "those with a job of your own."
+    f"those with a job of your own. {COMPARISON_HINT}"
 )
 
 

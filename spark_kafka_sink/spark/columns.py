@@ -212,8 +212,10 @@ def _find_headers_cast_type(data_type: DataType) -> str | None:
     if len(fields) != 2 or not isinstance(fields[0].dataType, _STRING_TYPES):
         return None
     # Spark casts the fields of a struct by position, whatever their names. Two strings could be in either order.
-    has_key_and_value = [field.name for field in fields] == ["key", "value"]
-    value_types = (BinaryType, *_STRING_TYPES) if has_key_and_value else (BinaryType,)
+    names = [field.name.lower() for field in fields]
+    if names[0] == "value" or names[1] == "key":
+        return None
+    value_types = (BinaryType, *_STRING_TYPES) if names == ["key", "value"] else (BinaryType,)
     return "ARRAY<STRUCT<key:STRING,value:BINARY>>" if isinstance(fields[1].dataType, value_types) else None
 
 

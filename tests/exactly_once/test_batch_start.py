@@ -10,6 +10,7 @@ from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.errors import ExactlyOnceError
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.batch_summary import BatchSummary
+from spark_kafka_sink.exactly_once.decision_errors import COMPARISON_HINT
 from spark_kafka_sink.exactly_once.entries import Batch, Entry
 from spark_kafka_sink.requests.transaction_description import EMPTY, ONGOING, TransactionDescription
 
@@ -65,9 +66,9 @@ def test_tolerated_mismatch_says_that_other_rows_are_missing(
     assert "this run has 4 rows" in message
     assert message.endswith(
         "The rows of this run were skipped, because onReplayMismatch is 'warn'. If some of them are not in Kafka, "
-        "write those with a job of your own."
+        f"write those with a job of your own. {COMPARISON_HINT}"
     )
-    for remedy in ("ompare", "start with another", "set onReplayMismatch"):
+    for remedy in ("ompare the rows", "start with another", "set onReplayMismatch"):
         assert remedy not in message
 
 

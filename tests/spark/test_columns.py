@@ -210,10 +210,13 @@ def pair(first_name: str, first_type: DataType, second_name: str, second_type: D
         (MapType(LongType(), BinaryType()), "MAP<STRING,BINARY>"),
         (MapType(StringType(), ArrayType(StringType())), None),
         (pair("key", StringType(), "value", StringType()), "ARRAY<STRUCT<key:STRING,value:BINARY>>"),
+        (pair("Key", StringType(), "Value", StringType()), "ARRAY<STRUCT<key:STRING,value:BINARY>>"),
         (pair("name", StringType(), "content", BinaryType()), "ARRAY<STRUCT<key:STRING,value:BINARY>>"),
         # A cast by position could mix up keys and values.
         (pair("value", StringType(), "key", StringType()), None),
         (pair("value", BinaryType(), "key", StringType()), None),
+        (pair("VALUE", StringType(), "KEY", BinaryType()), None),
+        (pair("value", StringType(), "content", BinaryType()), None),
         (pair("first", BinaryType(), "second", BinaryType()), None),
         # Spark cannot cast a number to binary.
         (pair("key", StringType(), "value", LongType()), None),

@@ -218,12 +218,14 @@ def _is_ignored(name: str, *, has_format: bool, has_registry: bool) -> bool:
 
     `has_format`: whether the value or the key has a format.
     `has_registry`: whether a format uses a schema registry. Options of Confluent's serializers are then rejected. If
-    credentials among them were ignored, requests to the registry would be sent without them.
+    credentials among them were ignored, requests to the registry would be sent without them. An option that only names
+    the source of the credentials is ignored, because jobs set it together with the credentials.
     """
     unprefixed_name = name.removeprefix(KAFKA_PREFIX)
     if _FOREIGN_OPTION_NAMES_BY_LOWERCASE.get(name) in SOURCE_OPTIONS or unprefixed_name in CONSUMER_OPTIONS:
         return True
-    if has_registry and unprefixed_name.startswith(SERIALIZER_PREFIXES):
+    contains_credentials = not unprefixed_name.endswith(".auth.credentials.source")
+    if has_registry and contains_credentials and unprefixed_name.startswith(SERIALIZER_PREFIXES):
         return False
     is_sink_option = has_format and name in OPTION_NAMES_BY_LOWERCASE
     return unprefixed_name.startswith(REGISTRY_PREFIXES) and not is_sink_option

@@ -163,7 +163,6 @@ def test_rejects_registry_option_that_is_not_text_with_one_fault(option: dict[st
     ("name", "sink_option"),
     [
         ("basic.auth.user.info", "'schema.registry.basic.auth.user.info', which contains the credentials."),
-        ("basic.auth.credentials.source", "'schema.registry.basic.auth.user.info', which contains the credentials."),
         ("bearer.auth.token", "'schema.registry.bearer.auth.token', which contains the token."),
         ("bearer.auth.client.secret", "'schema.registry.bearer.auth.token', which contains the token."),
     ],
@@ -176,6 +175,13 @@ def test_rejects_credentials_of_serializers_if_a_format_uses_a_registry(
     assert f"{prefix}{name}" in fault
     assert fault.endswith(f". That is the name in Confluent's serializers; here it is {sink_option}")
     assert "hush-hush" not in fault
+
+
+@pytest.mark.parametrize("prefix", ["", "kafka.", "schema.registry."])
+@pytest.mark.parametrize("name", ["basic.auth.credentials.source", "bearer.auth.credentials.source"])
+def test_ignores_source_of_credentials_if_a_format_uses_a_registry(prefix: str, name: str) -> None:
+    """Jobs set it together with the credentials themselves."""
+    parse_options(REGISTRY_FORMAT | {prefix + name: "USER_INFO"})
 
 
 def test_rejects_unknown_option_without_similar_name() -> None:
