@@ -217,7 +217,7 @@ def _build_decimal_writer(schema: Any, data_type: pa.DataType) -> ColumnWriter |
         return None
     if data_type.scale != schema.get("scale", 0) or data_type.precision > schema["precision"]:
         return None
-    size = schema.get("size")
+    size = schema["size"] if get_avro_type(schema) == "fixed" else None
 
     def write_decimal(column: pa.Array, _mask: Mask) -> list[Piece]:
         low_words, high_words = _split_decimals(column)

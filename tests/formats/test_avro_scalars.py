@@ -48,6 +48,18 @@ def test_accepts_precision_that_fits_large_fixed_type() -> None:
         build_record_writer(record_schema(field_schema("a", fixed_decimal_schema("a", 17, 41, 0))), *arguments)
 
 
+@pytest.mark.parametrize("size", [16, "x"])
+def test_ignores_size_of_decimals_in_bytes(size: Any) -> None:
+    """Only Avro's fixed type has a size."""
+    decimals = pa.array([Decimal("1.00"), Decimal("-300.00")], pa.decimal128(10, 2))
+    batch = pa.record_batch({"a": decimals, "b": ["x", ""]})
+    schemas = [logical_schema("bytes", "decimal", precision=10, scale=2, **extra) for extra in ({}, {"size": size})]
+    expected, encoded = (
+        encode(record_schema(field_schema("a", avro_type), field_schema("b", "string")), batch) for avro_type in schemas
+    )
+    assert encoded == expected
+
+
 def test_encodes_decimals_of_every_size() -> None:
     edges = [sign * (2**bits + attributes) for bits in range(126) for attributes in (-1, 0, 1) for sign in (1, -1)]
     batch = pa.record_batch({"a": pa.array([Decimal(edge) for edge in edges], pa.decimal128(38, 0))})
