@@ -14,8 +14,8 @@ MAX_NAME_CHARACTERS = 60
 def describe_missing_column(name: str, names: Sequence[str], kind: str = "columns") -> str:
     """List the existing columns, and suggest a similar one for a name that was not found.
 
-    If an existing name differs from `name` only in case, or `name` is a field of an existing column, such as `s.x`,
-    return sentences about that column instead of the list.
+    If an existing name differs from `name` only in case, or `name` begins with an existing name and a dot, such as
+    `s.x`, return sentences about that column instead of the list.
 
     `kind`: what to call the columns, in the plural.
     """
@@ -26,7 +26,8 @@ def describe_missing_column(name: str, names: Sequence[str], kind: str = "column
     parent_name = name.partition(".")[0]
     if parent_name != name and parent_name in names:
         shown_name = sanitize(parent_name, MAX_NAME_CHARACTERS)
-        return f"There is '{shown_name}', but its fields cannot be named here. Make the field a column of its own."
+        # The column's type is unknown here, so the sentence must also be true if the column has no fields.
+        return f"There is '{shown_name}', but only whole {kind} can be named here. Make the part a column of its own."
     matches = get_close_matches(name, names, 1)
     suggestion = f" Did you mean '{sanitize(matches[0], MAX_NAME_CHARACTERS)}'?" if matches else ""
     return describe_columns(names, kind) + suggestion

@@ -6,7 +6,6 @@ writer, which is a function that encodes the column (avro.py). Otherwise, it ret
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,7 +15,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spark_kafka_sink.errors import InvalidRecordError, SchemaError
-from spark_kafka_sink.formats.avro_schema import find_logical_type, get_avro_type
+from spark_kafka_sink.formats.avro_schema import compute_max_digits, find_logical_type, get_avro_type
 from spark_kafka_sink.formats.binary_arrays import choose_by_index, decode_for_error, is_binary_type, is_string_type
 from spark_kafka_sink.formats.binary_pieces import Mask, Piece, apply_mask, bools_to_numpy, split_lengths_and_bytes
 from spark_kafka_sink.formats.java_numbers import floats_to_numpy
@@ -148,11 +147,13 @@ def _build_fixed_writer(
     With the logical type decimal, the column must contain decimals. Otherwise, it must be binary, and the writer raises
     InvalidRecordError if a selected value does not have the schema's size.
     """
-    size = schema["size"]
     if logical_type == "decimal":
-        return _build_fixed_decimal_writer(schema, data_type, path)
+        return _build_decimal_writer(schema, data_type)
+    if pa.types.is_decimal128(data_type):
+        _check_decimal_size(schema, path)
     if not is_binary_type(data_type):
         return None
+    size = schema["size"]
 
     def write_fixed(column: pa.Array, mask: Mask) -> list[Piece]:
         lengths, data = split_lengths_and_bytes(column)
@@ -188,21 +189,18 @@ def _build_enum_writer(
     return write_enum
 
 
-def _build_fixed_decimal_writer(schema: Any, data_type: pa.DataType, path: str) -> ColumnWriter | None:
-    """Build a writer for decimals of a fixed size, or return None if the column's type does not fit the schema.
+def _check_decimal_size(schema: Any, path: str) -> None:
+    """Raise SchemaError if the schema declares decimals that do not fit into its fixed size.
 
-    Raise SchemaError if the size is too small for the schema's precision, because numbers must not be truncated.
+    The logical type is then invalid (`find_logical_type`). The error names the size as the cause.
     """
-    size, precision = schema["size"], schema["precision"]
-    writer = _build_decimal_writer(schema, data_type)
-    # The first bit is for the sign: a byte holds numbers up to 127, which are two digits.
-    max_digits = max(int((8 * size - 1) * math.log10(2)), 0)
-    if writer is not None and precision > max_digits:
+    size, precision = schema["size"], schema.get("precision")
+    max_digits = compute_max_digits(size)
+    if schema.get("logicalType") == "decimal" and type(precision) is int and precision > max_digits:
         raise SchemaError(
             f"column {path}: the schema's fixed type has {size} bytes for a decimal of precision {precision}, but "
             f"they hold at most {max_digits} digits. Increase the size."
         )
-    return writer
 
 
 def _build_decimal_writer(schema: Any, data_type: pa.DataType) -> ColumnWriter | None:
@@ -217,7 +215,7 @@ def _build_decimal_writer(schema: Any, data_type: pa.DataType) -> ColumnWriter |
         return None
     if data_type.scale != schema.get("scale", 0) or data_type.precision > schema["precision"]:
         return None
-    size = schema.get("size")
+    size = schema["size"] if get_avro_type(schema) == "fixed" else None
 
     def write_decimal(column: pa.Array, _mask: Mask) -> list[Piece]:
         low_words, high_words = _split_decimals(column)

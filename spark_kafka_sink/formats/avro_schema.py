@@ -9,6 +9,7 @@ have a default.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -148,7 +149,15 @@ def find_logical_type(schema: Any) -> str | None:
         precision: Any = schema.get("precision")
         scale: Any = schema.get("scale", 0)
         is_valid &= _is_non_negative_int(precision) and _is_non_negative_int(scale) and scale <= precision > 0
+        if is_valid and avro_type == "fixed":
+            is_valid = precision <= compute_max_digits(schema["size"])
     return logical_type if is_valid else None
+
+
+def compute_max_digits(size: int) -> int:
+    """Return the highest precision of decimals in a fixed type of `size` bytes."""
+    # The first bit is for the sign: a byte holds numbers up to 127, which are two digits.
+    return max(int((8 * size - 1) * math.log10(2)), 0)
 
 
 def _is_timestamp(data_type: pa.DataType, *, has_zone: bool) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -63,8 +64,10 @@ def _matches_pattern(name: str, patterns: Any) -> bool:
     JSON Schema's patterns are those of JavaScript. A pattern that Python does not support counts as a match.
     """
     try:
-        return isinstance(patterns, Mapping) and any(re.search(pattern, name) for pattern in patterns)
-    except re.error:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # for example, Python warns that the pattern [[a] may change its meaning
+            return isinstance(patterns, Mapping) and any(re.search(pattern, name) for pattern in patterns)
+    except (re.error, OverflowError, RecursionError):
         return True
 
 

@@ -50,6 +50,10 @@ def parse_descriptor(encoded_descriptor: str, message_name: str | None, columns:
     `message_name`: the message's full name. If it is None, the first message of the last file is used.
     """
     files = _parse_files(_decode_descriptor(encoded_descriptor))
+    # A schema from a registry is a single file without its imports. In several files from protoc, the file that lacks
+    # an import may be another one than the message's.
+    if len(files) == 1:
+        _check_imports(files[0].dependency)
     message = _find_message(files, message_name)
     # Readers find only the message's own file in the registry, even if the descriptor contains the imported files.
     _check_imports([dependency.name for dependency in message.file.dependencies])
@@ -140,8 +144,7 @@ def _find_message(files: Sequence[Any], message_name: str | None) -> Any:
 def _build_pool(files: Sequence[Any]) -> Any:
     """Return a DescriptorPool of the files and of the imported files that Protobuf provides.
 
-    A schema from a registry is a single file without its imports. Raise SchemaError if a missing file is not provided
-    by Protobuf, or TypeError if the protobuf package does not contain it.
+    Raise TypeError if an imported file is missing.
     """
     from google.protobuf import descriptor_pool  # _parse_files reports it if the package is missing
 
@@ -159,7 +162,6 @@ def _build_pool(files: Sequence[Any]) -> Any:
         pool.AddSerializedFile(provided_files[name].serialized_pb)
 
     for file in files:
-        _check_imports([name for name in file.dependency if name not in added_names])
         for name in file.dependency:
             add_provided_file(name)
         pool.AddSerializedFile(file.SerializeToString())

@@ -75,6 +75,11 @@ def derive_message(columns: Sequence[pa.Field], name: str | None) -> DerivedMess
     if package:
         file_header.append(f"package {package};")
     if TIMESTAMP in message_text:
+        if f"{TIMESTAMP}.".startswith(f"{full_name}."):
+            raise SchemaError(
+                f"{full_name!r} cannot be the name of a message with timestamps, because it conflicts with the "
+                f"imported message {TIMESTAMP}; choose another name"
+            )
         file_header.append('import "google/protobuf/timestamp.proto";')
     if "google" in full_name.split(".")[1:]:
         # protoc would look up the name in a package such as com.google. The dot makes the name absolute. In all other

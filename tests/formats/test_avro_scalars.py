@@ -48,6 +48,18 @@ def test_accepts_precision_that_fits_large_fixed_type() -> None:
         build_record_writer(record_schema(field_schema("a", fixed_decimal_schema("a", 17, 41, 0))), *arguments)
 
 
+@pytest.mark.parametrize("size", [16, "x"])
+def test_ignores_size_of_decimals_in_bytes(size: Any) -> None:
+    """Only Avro's fixed type has a size."""
+    decimals = pa.array([Decimal("1.00"), Decimal("-300.00")], pa.decimal128(10, 2))
+    batch = pa.record_batch({"a": decimals, "b": ["x", ""]})
+    schemas = [logical_schema("bytes", "decimal", precision=10, scale=2, **extra) for extra in ({}, {"size": size})]
+    expected, encoded = (
+        encode(record_schema(field_schema("a", avro_type), field_schema("b", "string")), batch) for avro_type in schemas
+    )
+    assert encoded == expected
+
+
 def test_encodes_decimals_of_every_size() -> None:
     edges = [sign * (2**bits + attributes) for bits in range(126) for attributes in (-1, 0, 1) for sign in (1, -1)]
     batch = pa.record_batch({"a": pa.array([Decimal(edge) for edge in edges], pa.decimal128(38, 0))})
@@ -131,6 +143,8 @@ def test_rejects_column_whose_type_does_not_fit(schema: Any, data_type: pa.DataT
         (logical_schema("bytes", "decimal", precision=4, scale=5), pa.decimal128(4, 2)),
         (logical_schema("bytes", "decimal", precision=0), pa.decimal128(1, 0)),
         (logical_schema("string", "decimal", precision=4, scale=2), pa.decimal128(4, 2)),
+        (fixed_decimal_schema("a", 4, 10, 2), pa.int64()),
+        ({**fixed_decimal_schema("a", 4, 10, 2), "precision": "10"}, pa.decimal128(4, 2)),
     ],
     ids=str,
 )
@@ -148,6 +162,7 @@ def test_rejects_column_that_fits_only_invalid_logical_type(schema: Any, data_ty
         (logical_schema("int", "timestamp-millis"), pa.array([5, -1], pa.int32())),
         (logical_schema("bytes", "decimal"), pa.array([b"a", b""])),
         (logical_schema("bytes", "decimal", precision="4"), pa.array([b"a", b""])),
+        (fixed_decimal_schema("a", 2, 10, 0), pa.array([b"ab"])),
         (logical_schema("string", "decimal", precision=4), pa.array(["a", ""])),
         (logical_schema("long", "date"), pa.array([dt.date(2024, 2, 29)], pa.date32())),
     ],
@@ -156,7 +171,8 @@ def test_rejects_column_that_fits_only_invalid_logical_type(schema: Any, data_ty
 def test_ignores_invalid_logical_type(avro_type: Any, column: pa.Array) -> None:
     batch = pa.record_batch({"a": column})
     numbers = pa.record_batch({"a": column.view(pa.int32())}) if pa.types.is_date32(column.type) else batch
-    expected = encode_with_fastavro(record_schema(field_schema("a", avro_type["type"])), numbers)
+    plain_type = {name: value for name, value in avro_type.items() if name != "logicalType"}
+    expected = encode_with_fastavro(record_schema(field_schema("a", plain_type)), numbers)
     assert encode(record_schema(field_schema("a", avro_type)), batch) == expected
 
 

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 import pytest
 
-from spark_kafka_sink.formats.binary_arrays import replace_invalid_utf8
+from spark_kafka_sink.formats import binary_arrays
+from spark_kafka_sink.formats.binary_arrays import _replace_in_text, replace_invalid_utf8
+from spark_kafka_sink.formats.json_text import JsonFormat
+from spark_kafka_sink.formats.protobuf import ProtobufFormat
+from spark_kafka_sink.formats.protobuf_fields import MessageField
+from spark_kafka_sink.records import arrays
 
 
 @pytest.mark.parametrize(
@@ -36,3 +43,33 @@ def test_does_not_copy_valid_texts() -> None:
 def test_checks_each_text_separately() -> None:
     texts = pa.array([b"\xe2\x82", b"\xac"]).view(pa.string())
     assert replace_invalid_utf8(texts).to_pylist() == ["\ufffd".encode()] * 2
+
+
+def test_replaces_invalid_utf8_only_in_its_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replacing is slow, so a single invalid text must not make it necessary for all rows."""
+    replaced_texts: list[bytes] = []
+
+    def replace_and_record(text: bytes) -> bytes:
+        replaced_texts.append(text)
+        return _replace_in_text(text)
+
+    monkeypatch.setattr(binary_arrays, "_replace_in_text", replace_and_record)
+    texts = ["\u20ac".encode(), None, b"a"] * 1_000
+    texts[1_500] = b"\xff"
+    array = pa.array(texts).view(pa.string())
+    expected = [*texts[:1_500], "\ufffd".encode(), *texts[1_501:]]
+    for start in (0, 1, 1_499):
+        replaced_texts.clear()
+        assert replace_invalid_utf8(array[start:]).to_pylist() == expected[start:]
+        assert b"\xff" in replaced_texts
+        assert len(replaced_texts) <= 512
+
+
+@pytest.mark.parametrize("row_format", [JsonFormat(), ProtobufFormat((MessageField("s", 1, type_name="string"),))])
+def test_replacement_that_exceeds_arrow_limit_can_be_split(row_format: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ArrowCapacityError makes the caller encode fewer rows at once."""
+    for module in (arrays, binary_arrays):
+        monkeypatch.setattr(module, "MAX_OFFSET", 40)
+    texts = pa.array([b"\xff" * 10, b"a" * 20]).view(pa.string())
+    with pytest.raises(pa.ArrowCapacityError, match="in 2 values exceed the 40 bytes that binary can address"):
+        row_format.encode_rows(["s"], [texts], 2)

@@ -41,8 +41,8 @@ def test_suggests_ways_to_encode_fields_of_a_column(columns: tuple[str, ...], hi
     name = columns[-1]
     (fault,) = faults.render()
     assert fault.endswith(
-        f" names the column '{name}', which does not exist. There is '{name[0]}', but its fields cannot be named here. "
-        f"Make the field a column of its own.{hint}"
+        f" names the column '{name}', which does not exist. There is '{name[0]}', but only whole columns can be named "
+        f"here. Make the part a column of its own.{hint}"
     )
 
 

@@ -62,8 +62,11 @@ def test_schema_name_is_title_or_id() -> None:
     assert check_names_and_parse_title('{"$id": "x"}', []) == "x"
 
 
-@pytest.mark.parametrize("pattern", ["^attr_", "color", r"\p{L}+"])
+@pytest.mark.parametrize(
+    "pattern", ["^attr_", "color", "[[c]", r"\p{L}+", "a{4294967296}", "(" * 10_000 + "a" + ")" * 10_000]
+)
+@pytest.mark.filterwarnings("error")
 def test_accepts_column_that_matches_pattern_of_closed_schema(pattern: str) -> None:
-    """Python does not support the last pattern."""
+    """Python warns about the third pattern, and does not support those after it."""
     schema = {"properties": {"id": {}}, "patternProperties": {pattern: {}}, "additionalProperties": False}
     check_names_and_parse_title(json.dumps(schema), ["id", "attr_color"])

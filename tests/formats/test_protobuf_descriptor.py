@@ -112,6 +112,17 @@ def test_rejects_imported_file_that_descriptor_contains() -> None:
     assert parse_descriptor(schema, "Base", []).name == "Base"
 
 
+def test_suggests_include_imports_if_descriptor_lacks_imported_file() -> None:
+    """The file of the message imports nothing, so the schema is complete once protoc includes the imports."""
+    files = [
+        descriptor_pb2.FileDescriptorProto(name="a.proto", dependency=["common.proto"], message_type=[{"name": "A"}]),
+        descriptor_pb2.FileDescriptorProto(name="order.proto", message_type=[{"name": "Order"}]),
+    ]
+    schema = base64.b64encode(descriptor_pb2.FileDescriptorSet(file=files).SerializeToString()).decode()
+    with pytest.raises(SchemaError, match=r"is incomplete .*; generate it with protoc --include_imports"):
+        parse_descriptor(schema, "Order", [])
+
+
 def _build_importing_schema(imported_file: str) -> str:
     file = descriptor_pb2.FileDescriptorProto(
         name="default", syntax="proto3", dependency=[imported_file], message_type=[{"name": "M"}]

@@ -46,6 +46,13 @@ def test_timestamps_compile_in_package_with_component_google(name: str) -> None:
     assert compile_proto(derive_message(fields, name).text)
 
 
+@pytest.mark.parametrize("name", ["google", "google.protobuf", "google.protobuf.Timestamp"])
+def test_rejects_message_whose_name_conflicts_with_imported_timestamp(name: str) -> None:
+    with pytest.raises(SchemaError, match=f"^{name!r} cannot be the name of a message with timestamps"):
+        derive_message([pa.field("at", pa.timestamp("us", "UTC"))], name)
+    assert compile_proto(derive_message([pa.field("at", pa.int64())], name).text)
+
+
 def test_other_packages_refer_to_timestamp_without_leading_dot() -> None:
     """The text is registered, so a change would give existing subjects new schema ids."""
     fields = [pa.field("at", pa.timestamp("us", "UTC"))]
