@@ -197,7 +197,10 @@ def test_partition_lookup_error_names_option_and_remedy() -> None:
     unreachable = {"kafka.bootstrap.servers": "127.0.0.1:1", "kafka.max.block.ms": "50"}
     with pytest.raises(
         PreflightError,
-        match=r"(?s)'distribution' is 'partition'.*topic 'there'.*refused\.\nIf only.*set distribution to 'key'",
+        match=(
+            r"(?s)'distribution' is 'partition'.*topic 'there'.*refused\. Check the host and port.*\n"
+            "If only.*set distribution to 'key'"
+        ),
     ):
         find_partition_count("there", **unreachable)
 
