@@ -158,8 +158,12 @@ class _Merge:
             self.has_changes = True
             return new_partition
         known_epoch = self.epochs.get(key)
-        if known_epoch is not None and is_other_topic(known_epoch.topic_id, topic_id):
-            known_epoch = None  # the topic was recreated, so its epochs have started again
+        if known_epoch is not None and topic_id == NO_TOPIC_ID:
+            topic_id = known_epoch.topic_id  # a broker that is not upgraded yet sends no ids
+        elif known_epoch is not None and topic_id != known_epoch.topic_id:
+            # The topic was recreated, so its epochs have started again. That is also possible if it had no id before,
+            # because the brokers have only been upgraded since.
+            known_epoch = None
         if known_epoch is not None and leader_epoch < known_epoch.epoch:
             old_partition = self._old_snapshot.partition(name, new_partition.index)
             if old_partition is not None:

@@ -50,7 +50,7 @@ class LoginModule:
 def parse_jaas_config(text: str) -> LoginModule:
     """Parse the value of sasl.jaas.config. Raise ConfigurationError if the value is invalid."""
     tokens = iter(_tokenize(text))
-    class_name = next(tokens, "")
+    class_name = _unquote(next(tokens, ""))
     control_flag = next(tokens, "")
     module_name = class_name.rpartition(".")[2]
     if module_name not in MECHANISMS_BY_LOGIN_MODULE:
@@ -65,11 +65,12 @@ def parse_jaas_config(text: str) -> LoginModule:
     for token in tokens:
         if token == ";":
             break
-        option_name = token
         if next(tokens, "") != "=":
             raise _build_invalid_error(f"must have name=value pairs after {module_name} {control_flag}.")
-        # The end of the text counts as a missing value.
-        options[option_name] = _unquote(next(tokens, ";"))
+        value = next(tokens, "")
+        if value in ("", "=", ";"):
+            raise _build_invalid_error("has a name without a value.")
+        options[_unquote(token)] = _unquote(value)
     else:
         raise _build_invalid_error("must end with a semicolon.")
     if next(tokens, None) is not None:
@@ -92,10 +93,8 @@ def _tokenize(text: str) -> list[str]:
 
 
 def _unquote(token: str) -> str:
-    """Return an option's value without quotes and escapes. Raise ConfigurationError if there is no value."""
-    if token in ("=", ";"):
-        raise _build_invalid_error("has a name without a value.")
-    if token[0] not in "\"'":
+    """Return a word as it is, or a quoted string without its quotes and escapes."""
+    if not token.startswith(('"', "'")):
         return token
     return _ESCAPE_PATTERN.sub(_unescape, token[1:-1])
 

@@ -86,6 +86,23 @@ def test_same_leader_epoch_is_no_change() -> None:
     assert not repeated.has_changes
 
 
+def test_topic_that_gets_its_first_id_may_start_with_new_epochs() -> None:
+    """It may have been recreated while the brokers were upgraded."""
+    known = merge(EMPTY, metadata_response(topic("t", [partition(0, 1, epoch=10)])))
+    assert leader(merge(known, metadata_response(topic("t", [partition(0, 2, epoch=0)], topic_id=ID_1)))) == (2, 0)
+
+
+def test_topic_without_id_in_a_response_keeps_its_epochs() -> None:
+    """During an upgrade, some brokers still send no ids."""
+    known = merge(EMPTY, metadata_response(topic("t", [partition(0, 1, epoch=10)], topic_id=ID_1)))
+    without_id = merge(known, metadata_response(topic("t", [partition(0, 2, epoch=11)])))
+    assert leader(without_id) == (2, 11)
+    assert leader(merge(without_id, metadata_response(topic("t", [partition(0, 1, epoch=10)], topic_id=ID_1)))) == (
+        2,
+        11,
+    )
+
+
 def test_recreated_topic_starts_with_new_epochs() -> None:
     known = merge(EMPTY, metadata_response(topic("t", [partition(0, 1, epoch=10)], topic_id=ID_1)))
     recreated = merge(known, metadata_response(topic("t", [partition(0, 2, epoch=0)], topic_id=ID_2)))

@@ -23,6 +23,7 @@ PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
         (f'{PLAIN} required password="\\101\\4009\\a\\v\\q\\8";', {"password": "A 09\a\vq8"}),
         (f'{PLAIN} required password="";', {"password": ""}),
         (f"{PLAIN} required;", {}),
+        (f'"{PLAIN}" required "username"="alice" "password"="s3";', {"username": "alice", "password": "s3"}),
         ('kafkashaded.org.apache.kafka.common.security.plain.PlainLoginModule required a="b";', {"a": "b"}),
     ],
 )
