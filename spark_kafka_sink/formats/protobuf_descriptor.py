@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import importlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -25,6 +26,21 @@ from spark_kafka_sink.records.fields import encode_varint
 
 _WELL_KNOWN_PREFIX = "google/protobuf/"
 """The directory of the files that Protobuf itself provides."""
+_PROVIDED_MODULES = (
+    "any_pb2",
+    "api_pb2",
+    "compiler.plugin_pb2",
+    "descriptor_pb2",
+    "duration_pb2",
+    "empty_pb2",
+    "field_mask_pb2",
+    "source_context_pb2",
+    "struct_pb2",
+    "timestamp_pb2",
+    "type_pb2",
+    "wrappers_pb2",
+)
+"""The modules of google.protobuf that contain the files that Protobuf provides."""
 
 
 class ParsedMessage(NamedTuple):
@@ -171,35 +187,7 @@ def _build_pool(files: Sequence[Any]) -> Any:
 
 def _load_provided_files() -> dict[str, Any]:
     """Return the FileDescriptor of each file that the protobuf package contains, by name."""
-    from google.protobuf import (
-        any_pb2,
-        api_pb2,
-        descriptor_pb2,
-        duration_pb2,
-        empty_pb2,
-        field_mask_pb2,
-        source_context_pb2,
-        struct_pb2,
-        timestamp_pb2,
-        type_pb2,
-        wrappers_pb2,
-    )
-    from google.protobuf.compiler import plugin_pb2
-
-    modules = (
-        any_pb2,
-        api_pb2,
-        descriptor_pb2,
-        duration_pb2,
-        empty_pb2,
-        field_mask_pb2,
-        plugin_pb2,
-        source_context_pb2,
-        struct_pb2,
-        timestamp_pb2,
-        type_pb2,
-        wrappers_pb2,
-    )
+    modules = [importlib.import_module(f"google.protobuf.{name}") for name in _PROVIDED_MODULES]
     return {module.DESCRIPTOR.name: module.DESCRIPTOR for module in modules}
 
 

@@ -70,7 +70,7 @@ class OpenTransaction:
     is_end_sent: bool = False
     """Whether EndTxn, the request that ends the transaction, was sent."""
     unrejected_commit_count: int = 0
-    """How many EndTxn requests that commit the transaction were sent and not rejected. If there are any, the
+    """Number of commit requests (EndTxn) that were sent and that the coordinator has not rejected. Unless it is 0, the
     coordinator may have committed the transaction."""
     accepts_records: bool = True
     """Whether records and offsets may still be added. False as soon as the transaction is being prepared."""
