@@ -142,12 +142,18 @@ def test_renews_token_while_it_is_still_used(endpoint: Endpoint) -> None:
     assert (len(endpoint.requests), clock.later) == (2, [])
 
 
-def test_token_expires_although_the_time_of_day_is_set_back(endpoint: Endpoint) -> None:
+def create_source_of_two_tokens(endpoint: Endpoint) -> tuple[TokenSource, Clock, Clock]:
+    """Create a source of the tokens "first" and "second", each valid for 100 s. Return its two clocks, too."""
     clock, time_of_day = Clock(seconds=50.0), Clock()
     endpoint.answer({"access_token": "first", "expires_in": 100})
     endpoint.answer({"access_token": "second", "expires_in": 100})
     config = OidcConfig(endpoint.url, "me", "hush:1")
-    tokens = TokenSource(config, now_s=clock.now_s, unix_time_s=time_of_day.now_s)
+    tokens = TokenSource(config, now_s=clock.now_s, unix_time_s=time_of_day.now_s, run_in_background=clock.later.append)
+    return tokens, clock, time_of_day
+
+
+def test_token_expires_although_the_time_of_day_is_set_back(endpoint: Endpoint) -> None:
+    tokens, clock, time_of_day = create_source_of_two_tokens(endpoint)
     assert tokens.get_token() == "first"
     clock.seconds += 100
     time_of_day.seconds -= 3600
@@ -156,22 +162,14 @@ def test_token_expires_although_the_time_of_day_is_set_back(endpoint: Endpoint) 
 
 def test_requests_token_that_expired_while_the_machine_was_suspended(endpoint: Endpoint) -> None:
     """The monotonic clock of Linux stops while a machine is suspended."""
-    clock, time_of_day = Clock(seconds=50.0), Clock()
-    endpoint.answer({"access_token": "first", "expires_in": 100})
-    endpoint.answer({"access_token": "second", "expires_in": 100})
-    config = OidcConfig(endpoint.url, "me", "hush:1")
-    tokens = TokenSource(config, now_s=clock.now_s, unix_time_s=time_of_day.now_s)
+    tokens, _, time_of_day = create_source_of_two_tokens(endpoint)
     assert tokens.get_token() == "first"
     time_of_day.seconds += 100
     assert tokens.get_token() == "second"
 
 
 def test_renews_token_that_aged_while_the_machine_was_suspended(endpoint: Endpoint) -> None:
-    clock, time_of_day = Clock(seconds=50.0), Clock()
-    endpoint.answer({"access_token": "first", "expires_in": 100})
-    endpoint.answer({"access_token": "second", "expires_in": 100})
-    config = OidcConfig(endpoint.url, "me", "hush:1")
-    tokens = TokenSource(config, now_s=clock.now_s, unix_time_s=time_of_day.now_s, run_in_background=clock.later.append)
+    tokens, clock, time_of_day = create_source_of_two_tokens(endpoint)
     assert tokens.get_token() == "first"
     time_of_day.seconds += 80
     assert tokens.get_token() == "first"
