@@ -17,6 +17,7 @@ from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.errors import (
     ConfigurationError,
     IllegalStateError,
+    InvalidRecordError,
     KafkaSinkError,
     TransactionAbortableError,
     TransactionTimeoutError,
@@ -108,12 +109,7 @@ class ProducerTransactions:
 
         Raise InvalidRecordError for an invalid topic, partition, offset or group.
         """
-        offsets_and_metadata: dict[TopicPartition, OffsetAndMetadata] = {}
-        for (topic, partition), offset in offsets.items():
-            ensure_integer_in_range(f"a partition of topic {validate_topic(topic)}", partition, 0, INT_MAX)
-            if not isinstance(offset, OffsetAndMetadata):
-                offset = OffsetAndMetadata(offset)
-            offsets_and_metadata[TopicPartition(topic, partition)] = offset
+        offsets_and_metadata = _validate_offsets(offsets)
         group_metadata = group if isinstance(group, GroupMetadata) else GroupMetadata(group)
         self._run_operation(
             lambda: self.manager.send_offsets(offsets_and_metadata, group_metadata), "txn-send-offsets-time"
@@ -242,6 +238,22 @@ class ProducerTransactions:
         # that already holds it.
         with self._accumulator.without_linger():
             return self._loop.wait(operation.done_event, timeout_ms)
+
+
+def _validate_offsets(offsets: object) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Return the offsets by topic-partition. Raise InvalidRecordError for anything but a mapping like `Offsets`."""
+    if not isinstance(offsets, Mapping):
+        raise InvalidRecordError(f"the offsets must be a mapping of (topic, partition) to offset, not {offsets!a:.60}.")
+    validated: dict[TopicPartition, OffsetAndMetadata] = {}
+    for key, offset in offsets.items():
+        if not isinstance(key, tuple) or len(key) != 2:
+            raise InvalidRecordError(f"a key of the offsets must be a (topic, partition) tuple, not {key!a:.60}.")
+        topic, partition = key
+        ensure_integer_in_range(f"a partition of topic {validate_topic(topic)}", partition, 0, INT_MAX)
+        validated[TopicPartition(topic, partition)] = (
+            offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
+        )
+    return validated
 
 
 def _validate_transactional_id(transactional_id: object) -> None:

@@ -43,6 +43,11 @@ class GroupMetadata:
         _ensure_text("the id of a group's member", self.member_id)
         if self.group_instance_id is not None:
             _ensure_text("the instance id of a group's member", self.group_instance_id)
+        if self.generation_id >= 0 and not self.member_id:
+            raise InvalidRecordError(
+                f"the generation {self.generation_id} of group {self.group_id!a:.60} has no member_id. Set the "
+                "consumer's member_id, or leave out both."
+            )
 
 
 def ensure_integer_in_range(subject: str, value: object, minimum: int, maximum: int) -> None:

@@ -44,6 +44,11 @@ def test_rejects_invalid_group(values: dict[str, Any], field: str) -> None:
         GroupMetadata(**values)
 
 
+def test_rejects_generation_without_member() -> None:
+    with pytest.raises(InvalidRecordError, match="the generation 0 of group 'g' has no member_id"):
+        GroupMetadata("g", 0)
+
+
 def test_accepts_greatest_values() -> None:
     OffsetAndMetadata(2**63 - 1, 2**31 - 1, "x" * MAX_STRING_BYTES)
     GroupMetadata("g", 2**31 - 1, "member", "instance")

@@ -59,7 +59,7 @@ def test_reads_coordinator_from_both_response_layouts() -> None:
 
 @pytest.mark.parametrize(
     ("group", "lowest"),
-    [(GroupMetadata("g"), 0), (GroupMetadata("g", member_id="m"), 3), (GroupMetadata("g", generation_id=1), 3)],
+    [(GroupMetadata("g"), 0), (GroupMetadata("g", member_id="m"), 3), (GroupMetadata("g", 1, "m"), 3)],
 )
 def test_offset_commit_version_depends_on_group_member(group: GroupMetadata, lowest: int) -> None:
     identity = TransactionIdentity("x", *ProducerIdAndEpoch(70, 3), 1)
