@@ -347,6 +347,11 @@ class RegistryTransport:
             return f"Check the token in {token_option} and the permissions of its owner."
         if self._config.user_info is not None:
             return f"Check the credentials in {user_info_option} and their permissions."
+        if self._config.tls.keystore is not None:
+            return (
+                f"The request had only the client certificate as credentials. Check the certificate's permissions, or "
+                f"set {user_info_option} or {token_option}."
+            )
         return f"The request had no credentials. Set {user_info_option} or {token_option}."
 
     def _describe_certificate_error(self, error: ssl.SSLCertVerificationError, url: str) -> str:

@@ -6,15 +6,12 @@ import base64
 import contextlib
 import socket
 import socketserver
-import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
-from integration.support.certificates import write_certificates
 from spark_kafka_sink.errors import ConfigurationError, SchemaRegistryError
 from spark_kafka_sink.formats.registry_transport import (
     MAX_RESPONSE_BYTES,
@@ -23,7 +20,6 @@ from spark_kafka_sink.formats.registry_transport import (
     parse_registry_urls,
 )
 from spark_kafka_sink.formats.schema_registry import SchemaRegistryClient
-from spark_kafka_sink.network.security.tls_context import StoreConfig, TlsConfig
 from tests.formats.fake_registry import FakeRegistry, fake_registry
 from tests.formats.registry_contract import RegistryContract, avro_schema
 
@@ -205,15 +201,6 @@ def test_unresponsive_registry_error_mentions_no_backoff() -> None:
     with serve(never_respond) as url, pytest.raises(SchemaRegistryError, match="the schema registry failed") as caught:
         SchemaRegistryClient(RegistryConfig((url,), timeout_ms=100)).get_latest("s")
     assert "requested backoff" not in str(caught.value)
-
-
-def test_tls_errors_have_registry_option_prefix() -> None:
-    tls = TlsConfig(keystore=StoreConfig("/etc/ssl.keystore.location/gone.pem"))
-    with pytest.raises(ConfigurationError) as caught:
-        SchemaRegistryClient(RegistryConfig(("https://registry",), tls=tls))
-    assert "schema.registry.ssl.keystore.location is /etc/ssl.keystore.location/gone.pem, which cannot" in str(
-        caught.value
-    )
 
 
 def test_tries_next_url_when_one_is_unresponsive(fake: FakeRegistry) -> None:
@@ -435,46 +422,6 @@ def test_rejects_response_without_valid_id(fake: FakeRegistry) -> None:
         fake.subjects["s"] = [(number, {"schema": "{}"})]  # type: ignore[list-item]
         with pytest.raises(SchemaRegistryError, match="has no valid schema id"):
             SchemaRegistryClient(RegistryConfig((fake.url,))).get_latest("s")
-
-
-def test_verifies_certificate_and_sends_client_certificate(tmp_path: Path) -> None:
-    write_certificates(tmp_path)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(tmp_path / "node.pem")
-    context.load_verify_locations(tmp_path / "ca.pem")
-    context.verify_mode = ssl.CERT_REQUIRED
-    with fake_registry(context) as fake:
-        trust, identity = StoreConfig(str(tmp_path / "ca.pem")), StoreConfig(str(tmp_path / "client.pem"))
-        tls = TlsConfig(truststore=trust, keystore=identity)
-        assert SchemaRegistryClient(RegistryConfig((fake.url,), tls=tls)).register("s", avro_schema("a")).id == 1
-        for wrong in (TlsConfig(), TlsConfig(truststore=StoreConfig(str(tmp_path / "stranger-ca.pem")))):
-            with pytest.raises(SchemaRegistryError, match="authority that is not trusted"):
-                SchemaRegistryClient(RegistryConfig((fake.url,), tls=wrong)).register("s", avro_schema("a"))
-
-
-@pytest.mark.parametrize(
-    ("certificate", "host", "truststore", "message"),
-    [
-        ("node", "localhost", "stranger-ca", "not trusted .* to schema.registry.ssl.truststore.location or schema"),
-        ("expired", "localhost", "ca", "the schema registry's certificate has expired: renew it on the schema registr"),
-        ("node", "127.0.0.1", "ca", "'127.0.0.1' .*: correct the host in schema.registry.url, or set schema.registry"),
-    ],
-)
-def test_certificate_error_names_cause_and_option_without_timeout(
-    tmp_path: Path, certificate: str, host: str, truststore: str, message: str
-) -> None:
-    write_certificates(tmp_path)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(tmp_path / f"{certificate}.pem")
-    tls = TlsConfig(truststore=StoreConfig(str(tmp_path / f"{truststore}.pem")))
-    with fake_registry(context) as fake:
-        url = fake.url.replace("localhost", host)
-        registry = SchemaRegistryClient(RegistryConfig((url,), tls=tls))
-        with pytest.raises(SchemaRegistryError, match=message) as caught:
-            registry.register("s", avro_schema("a"))
-    assert url in str(caught.value)
-    assert "timeout" not in str(caught.value)
-    assert "_ssl.c" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
