@@ -37,9 +37,12 @@ def build_transactions_not_open_error(entry: Entry, problems: Sequence[str]) -> 
 
     `problems`: a line for each of these transactions.
     """
+    rerun = "The next start writes them again."
+    if not entry.batch.is_idempotent:
+        rerun += " The job has no idempotencyKey, so start it again only if no other run of it is committed."
     return ExactlyOnceError(
         f"{entry.batch} was not committed, because transactions of its tasks are no longer open:\n"
-        f"{format_list(problems)}\nNone of the batch's rows are visible, and the next start writes them again. "
+        f"{format_list(problems)}\nNone of the batch's rows are visible. {rerun} "
         "Possible causes and remedies:\n"
         "- The brokers ended the transactions, because more than the transaction timeout "
         f"({entry.timeout_ms / 1000:g} s) passed between a task's first row and the end of the batch. Make batches "

@@ -202,7 +202,7 @@ def commit_and_report(
     # Rows in the dead-letter topic are missing from the topic, so warn about them.
     LOGGER.log(logging.WARNING if report.dead_letters else logging.INFO, "%s", report.line())
     if any(task_report.was_already_committed for task_report in reports):
-        LOGGER.info("Skipped the rows, because an earlier run has already committed them [%s]", report.batch)
+        LOGGER.info("Wrote no rows, because an earlier run has already committed the batch [%s]", report.batch)
     publish_report(options, report)
 
 

@@ -124,6 +124,15 @@ def test_fenced_driver_says_whether_its_batch_may_be_written_again(
     assert remedy_in_doubt in in_doubt
 
 
+@pytest.mark.parametrize("batch", [Batch("q", 7), Batch(key="today"), Batch()])
+def test_ended_transactions_warn_before_a_rerun_of_a_job_without_a_key(batch: Batch) -> None:
+    entry = Entry("p", timeout_ms=60_000).with_decision(batch, SUMMARY, TRANSACTIONS)
+    message = str(decision_errors.build_transactions_not_open_error(entry, ["p-1-0"]))
+    assert "None of the batch's rows are visible. The next start writes them again." in message
+    warning = "The job has no idempotencyKey, so start it again only if no other run of it is committed."
+    assert (warning in message) is not batch.is_idempotent
+
+
 def test_job_in_doubt_has_the_same_remedy_whether_or_not_its_driver_was_fenced() -> None:
     for entry in (JOB, UNNAMED_JOB):
         remedy = decision_errors.build_unknown_outcome_remedy(entry)

@@ -643,8 +643,8 @@ class TransactionManager:
         if started_ms is None or now_ms - started_ms < self._timeout_ms:
             return None
         return (
-            f"The transaction was open for {now_ms - started_ms:.0f} ms, longer than transaction.timeout.ms "
-            f"({self._timeout_ms} ms), so the coordinator has aborted it. Create a new producer and call "
+            f"The transaction began {now_ms - started_ms:.0f} ms before, and the coordinator aborts transactions that "
+            f"stay open for longer than transaction.timeout.ms ({self._timeout_ms} ms). Create a new producer and call "
             "init_transactions(). If transactions take that long, increase transaction.timeout.ms."
         )
 
