@@ -255,10 +255,7 @@ def _describe_unknown_option(name: str, spelling: str, value: str) -> str:
     if name == "path":
         return "Option 'path', from save(path), has no meaning for Kafka. To set the topic, use the topic option."
     if name in PRODUCER_OPTION_NAMES:
-        advice = _find_rejection(name, value) or (
-            f"Options of the producer need the prefix 'kafka.': use 'kafka.{name}'."
-        )
-        return f"Unknown option '{spelling}'. {advice}"
+        return f"Unknown option '{spelling}'. {_describe_missing_prefix(name, value)}"
     if spelling in TABLE_AND_FILE_OPTIONS:
         return f"Option '{spelling}' is for tables or files and has no meaning for Kafka. Remove it."
     if spelling in ASYNC_PROGRESS_OPTIONS:
@@ -269,19 +266,21 @@ def _describe_unknown_option(name: str, spelling: str, value: str) -> str:
     return f"Unknown option '{spelling}'. {_suggest_option(name)}"
 
 
-def _find_rejection(name: str, value: str) -> str | None:
-    """Return the error message for a producer option that Spark jobs cannot set, else None.
+def _describe_missing_prefix(name: str, value: str) -> str:
+    """Advise to add the prefix `kafka.` to a producer option.
 
-    Without it, the error for a missing prefix would suggest an option that is then rejected.
+    If the value is invalid, or Spark jobs cannot set the option, say so at once: with the prefix, the option would only
+    lead to the next error.
     """
     if name in _REJECTED_OPTION_MESSAGES:
         return _REJECTED_OPTION_MESSAGES[name]
     option = PRODUCER_OPTIONS.get(name) or SECURITY_OPTIONS[name]
-    if not option.unsupported_reason:
-        return None
-    # The option's default is accepted.
     faults = parse_option_values({name: option}, {name: value}, (), FORMAT_NAME).faults
-    return _render_kafka_fault(faults[0]) if faults else None
+    sentences = [_render_kafka_fault(fault) for fault in faults]
+    is_supported = not (faults and option.unsupported_reason)  # the default of an unsupported option is accepted
+    if is_supported:
+        sentences.insert(0, f"Options of the producer need the prefix 'kafka.': use 'kafka.{name}'.")
+    return " ".join(sentences)
 
 
 def _suggest_option(name: str) -> str:

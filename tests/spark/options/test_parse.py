@@ -98,11 +98,18 @@ def test_error_for_missing_prefix_suggests_only_options_that_can_be_set(name: st
     is_rejected = bool(option.unsupported_reason) or name == "transactional.id"
     (fault,) = faults(NEEDED | {name: "com.example.Mine"})
     assert fault.startswith(f"Unknown option '{name}'. ")
-    assert fault.endswith(f": use 'kafka.{name}'.") != is_rejected
+    assert (f": use 'kafka.{name}'." in fault) != is_rejected
     if is_rejected:
         (prefixed_fault,) = faults(NEEDED | {f"kafka.{name}": "com.example.Mine"})
         assert fault == f"Unknown option '{name}'. {prefixed_fault}"
         assert JAVA_CLASS_OPTION_REMEDIES.get(name, "") in fault
+
+
+def test_error_for_missing_prefix_names_invalid_value_too() -> None:
+    (fault,) = faults(NEEDED | {"partitioner.class": "com.example.Mine"})
+    (prefixed_fault,) = faults(NEEDED | {"kafka.partitioner.class": "com.example.Mine"})
+    assert fault.endswith(f": use 'kafka.partitioner.class'. {prefixed_fault}")
+    assert "column 'partition'" in prefixed_fault
 
 
 @pytest.mark.parametrize(("name", "value"), [("enable.metrics.push", "false"), ("interceptor.classes", "")])
