@@ -143,9 +143,7 @@ def test_16_writes_each_record_once_after_broker_removed_producer_state(strict_k
     assert numbers == list(range(500, RECORDS))
 
 
-def test_16_broker_forgets_producer_of_old_records_before_earlier_producer_of_newer_records(
-    strict_kafka: KafkaCluster,
-) -> None:
+def test_16_broker_forgets_producer_by_timestamps_of_its_records(strict_kafka: KafkaCluster) -> None:
     """Brokers compare timestamps of records with producer.id.expiration.ms, not the times at which they were written.
 
     This is why rule 1 starts over after records with old timestamps.

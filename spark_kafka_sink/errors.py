@@ -126,7 +126,7 @@ def copy_error(error: ErrorT) -> ErrorT:
 
 
 def clear_tracebacks(error: BaseException | None) -> None:
-    """Clear the tracebacks of an error and its causes. Their stack frames would keep the data of records in memory."""
+    """Clear the tracebacks of an error, its causes and its contexts, whose stack frames keep the data of records."""
     for linked_error in list_linked_errors(error):
         linked_error.__traceback__ = None
 

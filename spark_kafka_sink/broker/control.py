@@ -158,8 +158,8 @@ class Control:
     def shrink_in_sync(self, topic: str, to: int = 1) -> None:
         """Limit the number of in-sync replicas of a topic's partitions to `to`.
 
-        Writes with acks=all fail with NOT_ENOUGH_REPLICAS if the topic's `min.insync.replicas`, or the number of nodes
-        if that is less, is greater than `to`.
+        Writes with acks=all fail with NOT_ENOUGH_REPLICAS if `to` is less than the topic's `min.insync.replicas`, which
+        counts as at most the number of nodes.
         """
         self._cluster.limit_in_sync_replicas(topic, to)
 

@@ -97,7 +97,7 @@ class ClusterFiles:
                 [group, topic_name, partition, committed.offset, committed.leader_epoch, committed.metadata]
                 for group, offsets in cluster.offsets.committed.items()
                 for (topic_name, partition), committed in offsets.items()
-                # A deleted topic is saved before its offsets are deleted, because it is kept if saving fails.
+                # delete_topic saves before it deletes the topic's offsets, because both must stay if saving fails.
                 if topic_name in cluster.topics
             ],
         }

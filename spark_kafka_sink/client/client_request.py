@@ -61,7 +61,7 @@ class ConnectionLoss:
     """Describes why a connection ended or could not be established."""
 
     detail: str
-    """The reason, without the connection's address and the remedy."""
+    """The reason, without the connection's address or the remedy."""
     address: str = ""
     """The connection's address, or an empty string if it is unknown."""
     timed_out: bool = False
@@ -71,7 +71,7 @@ class ConnectionLoss:
     """Whether the connection was working before. Brokers close idle connections, and all connections on a restart."""
     authentication_error: AuthenticationError | None = None
     remedy: str = ""
-    """Advice on fixing the reason if it is known to lie in the client's credentials; "" for other reasons."""
+    """How to fix the reason, if the client could not obtain its credentials or the broker rejected them; else ""."""
 
     @property
     def reason(self) -> str:

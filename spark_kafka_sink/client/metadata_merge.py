@@ -161,8 +161,8 @@ class _Merge:
         if known_epoch is not None and topic_id == NO_TOPIC_ID:
             topic_id = known_epoch.topic_id  # a broker that is not upgraded yet sends no ids
         elif known_epoch is not None and topic_id != known_epoch.topic_id:
-            # The topic was recreated, so its epochs have started again. That is also possible if it had no id before,
-            # because the brokers have only been upgraded since.
+            # The topic was recreated, so its epochs have started again. If it had no id before, the brokers have been
+            # upgraded since, and the topic may have been recreated as well.
             known_epoch = None
         if known_epoch is not None and leader_epoch < known_epoch.epoch:
             old_partition = self._old_snapshot.partition(name, new_partition.index)

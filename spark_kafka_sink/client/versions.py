@@ -5,7 +5,7 @@ this first request is a guess. If it is too new, the broker responds with UNSUPP
 and, since Kafka 2.4, includes its own range. The next attempt uses the highest version of that range, or 0.
 
 A client starts with version 3, because Azure Event Hubs has reset connections on version 4
-(https://github.com/twmb/franz-go/pull/1022). Nothing is lost: version 4 only adds supported features whose minimum
+(https://github.com/twmb/franz-go/issues/1025). Nothing is lost: version 4 only adds supported features whose minimum
 level is 0 (KAFKA-17011), and this client reads only the finalized features.
 
 Version 5 lets the broker reject a connection that was meant for another cluster or node (KIP-1242). A client does not

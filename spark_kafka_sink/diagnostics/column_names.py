@@ -27,7 +27,7 @@ def describe_missing_column(name: str, names: Sequence[str], kind: str = "column
     if parent_name != name and parent_name in names:
         shown_name = sanitize(parent_name, MAX_NAME_CHARACTERS)
         # The column's type is unknown here, so the sentence must also be true if the column has no fields.
-        return f"There is '{shown_name}', but only whole {kind} can be named here. Make the part a column of its own."
+        return f"There is '{shown_name}', but parts of {kind} cannot be named here. Select the part as a column first."
     matches = get_close_matches(name, names, 1)
     suggestion = f" Did you mean '{sanitize(matches[0], MAX_NAME_CHARACTERS)}'?" if matches else ""
     return describe_columns(names, kind) + suggestion

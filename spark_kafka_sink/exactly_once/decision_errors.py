@@ -101,8 +101,8 @@ def convert_fencing_before_decision(entry: Entry) -> Iterator[None]:
         remedy = "Run the job again. No rows are lost or duplicated."
     elif is_generated_job_prefix(entry.prefix):  # other runs of the job have other prefixes
         remedy = (
-            "Run the job again, unless another run of it is committed: it has no idempotencyKey, so that would write "
-            "all of its rows twice."
+            "Run the job again, unless another run of it is committed. The job has no idempotencyKey, so another run "
+            "after that would write all of its rows twice."
         )
     else:  # another run of the job has the same prefix, and nothing tells its rows from those of other jobs
         remedy = (

@@ -317,7 +317,7 @@ def _describe_how_to_complete(batch: Batch) -> str:
     """Say what to do once the rows of a batch that was not skipped have been compared with the records in Kafka."""
     option = "transactionalIdPrefix" if batch.key is None else "idempotencyKey"
     return (
-        f"{COMPARISON_HINT} If only some of the rows are there, first write the missing ones with a job of your own. "
+        f"{COMPARISON_HINT} If only some of the rows are there, first write the missing ones with a separate job. "
         'When all of them are there, set onReplayMismatch to "warn" for this run to keep the committed rows. If none '
         f"of them are there, start with another {option}. Do so only then: it writes all rows of this run, even those "
         "that are already in Kafka."

@@ -133,7 +133,7 @@ _LOGICAL_TYPE_BASES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("local-timestamp-millis", "local-timestamp-micros", "local-timestamp-nanos"), ("long",)),
     "decimal": ("bytes", "fixed"),
 }
-"""Avro types that are valid for a logical type. Other logical types are not checked."""
+"""The Avro types that each logical type may annotate. Logical types that are not listed are not checked."""
 
 
 def find_logical_type(schema: Any) -> str | None:
@@ -156,7 +156,7 @@ def find_logical_type(schema: Any) -> str | None:
 
 def compute_max_digits(size: int) -> int:
     """Return the highest precision of decimals in a fixed type of `size` bytes."""
-    # The first bit is for the sign: a byte holds numbers up to 127, which are two digits.
+    # One bit is for the sign: a byte holds at most 127, so every number of two digits fits.
     return max(int((8 * size - 1) * math.log10(2)), 0)
 
 

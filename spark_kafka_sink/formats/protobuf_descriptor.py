@@ -66,8 +66,8 @@ def parse_descriptor(encoded_descriptor: str, message_name: str | None, columns:
     `message_name`: the message's full name. If it is None, the first message of the last file is used.
     """
     files = _parse_files(_decode_descriptor(encoded_descriptor))
-    # A schema from a registry is a single file without its imports. In several files from protoc, the file that lacks
-    # an import may be another one than the message's.
+    # A single file comes from a registry, without its imports, so it may import only what Protobuf provides. Among
+    # several files from protoc, any may lack an import, and `_find_message` reports that.
     if len(files) == 1:
         _check_imports(files[0].dependency)
     message = _find_message(files, message_name)

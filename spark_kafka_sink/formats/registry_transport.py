@@ -336,7 +336,7 @@ class RegistryTransport:
         path = path.partition("?")[0]
         if target is not None and target.endswith(path):
             return f"Set {url_option} to {self.sanitize(target.removesuffix(path))}."
-        target_text = "" if target is None else f"This one leads to {self.sanitize(target)}. "
+        target_text = "" if target is None else f"The registry redirects to {self.sanitize(target)}. "
         return f"{target_text}Set {url_option} to the URL of the schema registry, without {self.sanitize(path)}."
 
     def _describe_credentials_remedy(self) -> str:

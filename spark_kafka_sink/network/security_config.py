@@ -85,7 +85,7 @@ def parse_security_config(options: Mapping[str, object]) -> SecurityConfig:
     protocol = get_option(option_texts, "security.protocol").upper()
     if protocol not in SECURITY_PROTOCOLS:
         faults.add("security.protocol", f"must be one of {', '.join(SECURITY_PROTOCOLS)}.")
-    # Like the Java client, accept options that the protocol does not use, without validating their text.
+    # Like the Java client, accept any text in options that the protocol does not use.
     tls = _parse_tls(option_texts, faults) if "SSL" in protocol else None
     token_callback = options.get("sasl.oauthbearer.token.callback")
     login = _parse_login(option_texts, token_callback, faults) if "SASL" in protocol else None

@@ -30,7 +30,7 @@ def _text_option(name: str, description: str, *, default: str | None = None, sec
 
 
 def _path_option(name: str, description: str) -> Option:
-    """Build an option that names a file. Unlike other text, the name of a file may not be UTF-8."""
+    """Build an option that names a file. Unlike other values, a file name need not be valid UTF-8."""
     return Option(name, None, to_option_text, description)
 
 

@@ -131,6 +131,9 @@ class TransactionalProducer:
         After commit_transaction() has timed out, the transaction can still be aborted if the request that commits it
         (EndTxn) was not sent yet.
 
+        With version 1 of transactions, records whose response was lost are first sent again. If this takes longer than
+        max.block.ms, the call raises TransactionTimeoutError, and may be repeated.
+
         Example:
 
             producer.begin_transaction()

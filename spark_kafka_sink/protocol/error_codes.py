@@ -338,7 +338,8 @@ UNKNOWN_PRODUCER_ID = _define_error(
     59,
     "UNKNOWN_PRODUCER_ID",
     OTHER,
-    "The broker has forgotten this producer: its records were deleted, or are older than producer.id.expiration.ms.",
+    "The broker has forgotten this producer: its last records are older than producer.id.expiration.ms, or an old "
+    "broker has deleted them.",
 )
 REASSIGNMENT_IN_PROGRESS = _define_error(60, "REASSIGNMENT_IN_PROGRESS")
 DELEGATION_TOKEN_AUTH_DISABLED = _define_error(

@@ -22,7 +22,7 @@ def is_topic_name(name: str) -> bool:
 
 
 def normalize_topic_name(name: str) -> str:
-    """Replace the periods by underscores. Kafka rejects a new topic whose normalized name an existing topic has.
+    """Replace periods by underscores. Kafka rejects a new topic if an existing one has the same normalized name.
 
     The names of metrics are normalized in this way, so the metrics of both topics would have the same name.
     """

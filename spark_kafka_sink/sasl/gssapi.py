@@ -54,7 +54,7 @@ _TEMPORARY_KERBEROS_ERRORS = frozenset(
         220,  # KRB5_REALM_CANT_RESOLVE
     }
 )
-"""Errors of Kerberos (RFC 4120, section 7.5.9) and, from 128 on, of its libraries."""
+"""Temporary errors: those of Kerberos (RFC 4120, section 7.5.9) and, from 128 on, of its libraries."""
 
 
 class GssapiClient:

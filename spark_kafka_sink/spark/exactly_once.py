@@ -126,8 +126,8 @@ class ExactlyOnceWrite:
         """Run the block in a transaction, which stays open after the block until the driver commits or aborts it.
 
         Add the transaction to the report, unless nothing was sent in it. Raise ExactlyOnceError if the driver is no
-        longer waiting for the batch. If the block raises, close the producer, which aborts the transaction. Errors of
-        the transaction name the producer's options as a Spark job does.
+        longer waiting for the batch. If the block raises, close the producer, which usually aborts the transaction.
+        Errors of the transaction name the producer's options as a Spark job does.
 
         `report`: the report of the task that runs the block.
         """
@@ -138,7 +138,8 @@ class ExactlyOnceWrite:
             with kafka_prefix_in_errors():
                 transaction = producer.prepare_transaction()
         except Exception as error:
-            # Closing the producer aborts the transaction, so that readers do not have to wait until it times out.
+            # Closing the producer aborts the transaction, so that readers need not wait for its timeout. The driver
+            # aborts transactions that stay open (docs/decisions/0023-late-batches.md).
             producer.close(_CLOSE_TIMEOUT_SECONDS)
             config = producer.config
             raise_if_late_attempt_was_fenced(error, config.client_config(), self.start, config.max_block_ms)

@@ -93,9 +93,9 @@ def _check_column_names(expected: DataFrame) -> None:
 
 
 def _check_json_fields(records: pa.Table, field: StructField, topic: str) -> None:
-    """Raise DataFramesNotEqualError for what Spark would ignore in JSON.
+    """Raise DataFramesNotEqualError for a value with something that Spark's JSON parser would ignore.
 
-    That is a field that the expected type lacks, text after the JSON value, and quotes other than JSON's.
+    Examples are a field that the expected type lacks, text after the JSON value, and quotes other than JSON's.
     """
     from chispa import DataFramesNotEqualError
 

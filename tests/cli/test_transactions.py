@@ -154,7 +154,7 @@ def test_abort_aborts_undecided_transactions(capsys: Output, query: Query) -> No
     assert "driver-1" in capsys.readouterr().out, "the list shows the query's driver, not this command"
 
 
-def test_abort_allows_to_run_the_aborted_job_again_unless_another_run_of_it_is_committed(
+def test_abort_allows_running_the_aborted_job_again_unless_another_run_of_it_is_committed(
     capsys: Output, broker: EmbeddedBroker
 ) -> None:
     """The last decision is about an earlier job, or about an earlier run of this one that a scheduler has retried."""

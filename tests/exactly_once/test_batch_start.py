@@ -66,7 +66,7 @@ def test_tolerated_mismatch_says_that_other_rows_are_missing(
     assert "this run has 4 rows" in message
     assert message.endswith(
         "The rows of this run were skipped, because onReplayMismatch is 'warn'. If some of them are not in Kafka, "
-        f"write those with a job of your own. {COMPARISON_HINT}"
+        f"write those with a separate job. {COMPARISON_HINT}"
     )
     for remedy in ("ompare the rows", "start with another", "set onReplayMismatch"):
         assert remedy not in message

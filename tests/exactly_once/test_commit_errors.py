@@ -106,7 +106,7 @@ def test_error_after_the_commit_of_job_is_logged(
         (
             UNNAMED_JOB.prefix,
             Batch(),
-            "Run the job again, unless another run of it is committed: it has no idempotencyKey, so that would write",
+            "Run the job again, unless another run of it is committed. The job has no idempotencyKey, so another run",
             "Do not run the job again before you know whether it is decided: it has no idempotencyKey",
         ),
     ],

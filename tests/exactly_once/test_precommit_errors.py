@@ -174,7 +174,7 @@ def test_mismatch_advises_to_write_only_the_missing_rows_and_new_name_only_if_al
     message = str(precommit_errors.build_replay_mismatch_error(Entry("p"), batch, SUMMARY, OTHER_SUMMARY))
     assert f"Nothing was written now. The source returns different rows when it is read again, {cause} " in message
     assert f"{cause} {newest_checkpoint}If the plan itself returns different rows" in message
-    assert "If only some of the rows are there, first write the missing ones with a job of your own." in message
+    assert "If only some of the rows are there, first write the missing ones with a separate job." in message
     assert message.endswith(
         f"If none of them are there, start with another {option}. Do so only then: it writes all rows of this run, "
         "even those that are already in Kafka."

@@ -41,8 +41,8 @@ def test_suggests_ways_to_encode_fields_of_a_column(columns: tuple[str, ...], hi
     name = columns[-1]
     (fault,) = faults.render()
     assert fault.endswith(
-        f" names the column '{name}', which does not exist. There is '{name[0]}', but only whole columns can be named "
-        f"here. Make the part a column of its own.{hint}"
+        f" names the column '{name}', which does not exist. There is '{name[0]}', but parts of columns cannot be named "
+        f"here. Select the part as a column first.{hint}"
     )
 
 

@@ -67,8 +67,8 @@ def test_following_remedy_for_redirect_reaches_registry(fake: FakeRegistry) -> N
 )
 def test_remedy_for_redirect_to_other_path_names_its_target(fake: FakeRegistry, location: str, target: str) -> None:
     assert redirect(fake, location) == (
-        f"Redirects are not followed. This one leads to {target}. Set schema.registry.url to the URL of the schema "
-        f"registry, without {PATH}."
+        f"Redirects are not followed. The registry redirects to {target}. Set schema.registry.url to the URL of the "
+        f"schema registry, without {PATH}."
     )
 
 

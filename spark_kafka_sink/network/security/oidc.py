@@ -184,8 +184,8 @@ class TokenSource:
     def get_token(self) -> str:
         """Return the cached token, or request one if no valid token is cached.
 
-        If the cached token is about to expire, start renewing it in the background. If no token can be obtained, raise
-        an error as `_send_with_retries` does.
+        If the cached token is about to expire, start renewing it in the background. Raise DisconnectedError if the
+        endpoint is unavailable, and AuthenticationError if it rejects the request or sends an unusable response.
         """
         with self._lock:
             times = self._read_clocks()

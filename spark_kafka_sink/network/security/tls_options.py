@@ -134,8 +134,8 @@ def _parse_cipher_suites(options: Mapping[str, str], faults: OptionFaults) -> tu
     for name in suites:
         if name not in tls13_suites and find_openssl_suite(name) is None:
             problem = (
-                "has {name!r}, which is not the name of a suite that can be used here: this machine's OpenSSL must "
-                "support it, and it must encrypt and authenticate the server with a certificate."
+                "has {name!r}, which is not a usable cipher suite. Use suites that this machine's OpenSSL supports, "
+                "that encrypt, and that authenticate the server with a certificate."
             )
             faults.add("ssl.cipher.suites", problem, name=name)
     return suites

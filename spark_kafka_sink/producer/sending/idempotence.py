@@ -68,7 +68,7 @@ if TYPE_CHECKING:  # only loaded for producers with a transactional.id
 _PHASES_FOR_NEW_BATCHES = (PROBING, PIPELINED)
 """The phases of a partition in which new batches may get sequences."""
 MAX_AGE_MS = 600_000
-"""Age that the last records of a partition must not reach if several requests may be sent at once.
+"""Maximum age of a partition's last records while several of its requests may be in flight.
 
 A broker forgets a producer if the newest timestamp of its last batch in the partition is older than
 `producer.id.expiration.ms`, which is a day by default. Brokers check this every ten minutes by default. So a producer
@@ -97,7 +97,7 @@ def can_pipeline(
 
 
 def can_send_to(partition_state: PartitionState, leader_id: int, max_in_flight: int) -> bool:
-    """Return whether one more request of the partition may be sent to this leader. Some must be in flight.
+    """Return whether one more request of the partition may be sent to this leader while others are in flight.
 
     Rule 2: a partition has at most `max_in_flight` requests in flight, and all of them are to the same broker.
     """
@@ -368,10 +368,10 @@ class Idempotence:
         return batch in self._abandoned_batches or is_possibly_stored(self._partitions[batch.topic_partition], batch)
 
     def find_resendable_batches_in_doubt(self) -> set[ProducerBatch]:
-        """Return the batches that may be stored and that brokers still accept if all others are dropped.
+        """Return the batches in doubt that brokers would still accept if all other unsent batches were dropped.
 
-        Brokers reject a batch behind one that is dropped, so each of them has only such batches and batches in flight
-        before it.
+        Brokers reject each batch behind one that was dropped. So only batches in doubt and batches in flight precede
+        these batches in their partition.
         """
         resendable_batches = set()
         for partition_state in self:

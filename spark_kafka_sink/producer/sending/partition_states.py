@@ -111,7 +111,8 @@ class PartitionState:
         self.last_sent_timestamp_ms: float
         """The newest timestamp of the batch that was sent last, but at most the time at which it was sent (Unix time).
 
-        The broker regards the producer as idle since then. Set by `Idempotence.admit`.
+        The broker regards the producer as idle since then. In a transaction, it is the time at which the batch was
+        sent, because brokers do not forget a producer during a transaction. Set by `Idempotence.admit`.
         """
         self.pending_batches: list[ProducerBatch] = []
         """The batches that have a sequence and are neither acknowledged nor failed, in sequence order."""
