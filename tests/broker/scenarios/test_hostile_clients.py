@@ -38,24 +38,27 @@ def raise_error(*_: object) -> None:
 
 
 @pytest.mark.parametrize(
-    "break_thread",
+    ("find_loops", "method"),
     [
-        pytest.param(lambda patch: patch.setattr(processor.Processor, "run_once", raise_error), id="a processor"),
-        pytest.param(lambda patch: patch.setattr(RequestPurgatory, "take", raise_error), id="the purgatory thread"),
-        pytest.param(lambda patch: patch.setattr(Acceptor, "run_once", raise_error), id="the acceptor"),
+        pytest.param(lambda server: server._processors, "run_once", id="the processors"),
+        pytest.param(lambda server: [server._purgatory], "take", id="the purgatory thread"),
+        pytest.param(lambda server: [server._acceptor], "run_once", id="the acceptor"),
     ],
 )
 def test_failed_thread_shuts_down_broker_and_close_raises(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
-    break_thread: Callable[[pytest.MonkeyPatch], None],
+    find_loops: Callable[[socket_server.SocketServer], list[object]],
+    method: str,
 ) -> None:
+    """Break the threads of one broker, because the plugin's broker for the session may be running as well."""
     threads, descriptors = broker_threads(), count_open_descriptors()
     broker = embedded_broker({"t": 1})
     with LoopbackClient(broker.bootstrap_servers) as open_client:
         open_client.request(ALL_TOPICS, 9)
         with monkeypatch.context() as patch:
-            break_thread(patch)
+            for loop in find_loops(broker._server):
+                patch.setattr(loop, method, raise_error)
             open_client.send((ALL_TOPICS, 9))
             # A connection wakes the acceptor and a processor.
             with contextlib.suppress(ConnectionError):
