@@ -177,6 +177,12 @@ class ProducerTransactions:
             if timeout_seconds is not None:
                 timeout_ms = min(timeout_seconds * 1000, timeout_ms)
             self._await_operation(operation, timeout_ms)
+        if self.manager.leaves_transaction_open:
+            _log.warning(
+                "%r: the transaction stays open until the coordinator aborts it (transaction.timeout.ms), because "
+                "brokers may still store one of its batches. Until then, read_committed readers wait.",
+                self.manager,
+            )
         if timeout_seconds is None:
             return None
         elapsed_seconds = (self._system.now() - started_ms) / 1000

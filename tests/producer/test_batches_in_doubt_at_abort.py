@@ -7,10 +7,12 @@ same producer makes it visible.
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
 from spark_kafka_sink.broker.transaction_coordinator import TransactionState
-from spark_kafka_sink.errors import DeliveryTimeoutError
+from spark_kafka_sink.errors import DeliveryTimeoutError, ProducerClosedError
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
@@ -74,13 +76,17 @@ def test_connection_that_is_lost_during_abort_leaves_no_open_transaction() -> No
 
 
 @pytest.mark.parametrize("ms_before_close", [1000, 10], ids=["before", "during"])
-def test_transaction_whose_batch_expires_before_or_during_close_is_left_to_coordinator(ms_before_close: int) -> None:
+def test_transaction_whose_batch_expires_before_or_during_close_is_left_to_coordinator(
+    ms_before_close: int, caplog: pytest.LogCaptureFixture
+) -> None:
     """The batch is not sent again, and the broker stores it late."""
     cluster, producer = begin_on_broker_without_verification(delivery_timeout_ms=300, request_timeout_ms=300)
     cluster.control.when(api=ApiKey.PRODUCE).delay(5000, execute_first=False)
     late = send(producer, b"late")
     pass_time(producer, ms_before_close)
     producer.close()
+    assert {record.levelno for record in caplog.records} == {logging.WARNING}
+    assert "the transaction stays open until the coordinator aborts it (transaction.timeout.ms)" in caplog.messages[-1]
     assert isinstance(late.exception(0), DeliveryTimeoutError)
     assert state(cluster) is TransactionState.ONGOING
     heir = create_producer(cluster)
@@ -90,6 +96,17 @@ def test_transaction_whose_batch_expires_before_or_during_close_is_left_to_coord
     with heir.transaction():
         send(heir, b"heir")
     assert read_committed(cluster) == [b"heir"]
+
+
+def test_close_that_ends_with_a_batch_in_flight_logs_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    cluster, producer = begin_on_broker_without_verification()
+    cluster.control.when(api=ApiKey.PRODUCE).delay(100_000, execute_first=False)
+    late = send(producer, b"late")
+    pass_time(producer, 10)
+    producer.close(timeout=1)
+    assert isinstance(late.exception(0), ProducerClosedError)
+    assert not [record for record in caplog.records if record.levelno > logging.WARNING]
+    assert state(cluster) is TransactionState.ONGOING
 
 
 def test_closed_producer_leaves_no_open_transaction() -> None:

@@ -85,6 +85,19 @@ def test_commit_rejected_with_unknown_server_error_may_be_committed(version: int
 
 
 @BOTH
+def test_abortable_rejection_after_a_lost_response_does_not_ask_for_an_abort(version: int) -> None:
+    cluster, producer = create_producer_in_transaction(version)
+    send_and_flush(producer, b"1")
+    cluster.control.when(api=ApiKey.END_TXN).drop(execute_first=True)
+    cluster.control.when(api=ApiKey.END_TXN, nth=2).fail(codes.TRANSACTION_ABORTABLE)
+    with pytest.raises(BrokerError, match=f"{WARNING}$") as raised:
+        producer.commit_transaction()
+    assert raised.value.possibly_stored
+    assert "abort_transaction()" not in str(raised.value)
+    assert read_committed(cluster) == [b"1"]
+
+
+@BOTH
 def test_commit_rejected_after_retriable_rejections_is_not_committed(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version)
     send_and_flush(producer, b"1")

@@ -27,6 +27,7 @@ from tests.producer.transactional_cases import (
     create_producer,
     create_producer_in_transaction,
     find_requests,
+    pass_time,
     read_committed,
     send,
     send_and_flush,
@@ -145,6 +146,34 @@ def test_a_transaction_is_prepared_by_one_producer_and_ended_by_another(version:
     other.take_over_transaction(prepared)
     (other.commit_transaction if commit else other.abort_transaction)()
     assert (read_committed(cluster, 0), read_committed(cluster, 1)) == (([b"1"], [b"2"]) if commit else ([], []))
+
+
+@BOTH
+@pytest.mark.parametrize("has_response_arrived", [False, True])
+def test_transaction_cannot_be_taken_over_while_the_outcome_of_a_commit_is_unread(
+    version: int, has_response_arrived: bool
+) -> None:
+    """The next commit would join the earlier one, and report its outcome."""
+    cluster, other = create_producer_in_transaction(version)
+    send_and_flush(other, b"other")
+    prepared = other.prepare_transaction()
+    assert prepared is not None
+    producer = create_producer(cluster, "id-2", max_block_ms=200)
+    producer.init_transactions()
+    producer.begin_transaction()
+    send_and_flush(producer, b"1")
+    cluster.control.when(api=ApiKey.END_TXN).delay(500, execute_first=True)
+    with pytest.raises(TransactionTimeoutError):
+        producer.commit_transaction()
+    if has_response_arrived:
+        pass_time(producer, 1000)
+    with pytest.raises(IllegalStateError, match=r"the outcome of commit_transaction\(\) is unknown"):
+        producer.take_over_transaction(prepared)
+    pass_time(producer, 1000)
+    producer.commit_transaction()
+    producer.take_over_transaction(prepared)
+    producer.commit_transaction()
+    assert read_committed(cluster) == [b"other", b"1"]
 
 
 @BOTH

@@ -55,6 +55,7 @@ from spark_kafka_sink.producer.transactions.states import (
     PREPARE,
     SEND,
     SEND_OFFSETS,
+    TAKE_OVER,
     WRITABLE_STATES,
     Operation,
     TransactionLifecycle,
@@ -151,6 +152,7 @@ class TransactionManager:
     def take_over(self, prepared: TransactionIdentity) -> None:
         """Adopt a transaction that another process has prepared, in order to commit or abort it."""
         with self._lock:
+            self._lifecycle.ensure_no_pending_operation(TAKE_OVER)
             # Change the state first, because this raises an error if the current state does not allow it, and nothing
             # else must have changed then. INITIALIZING is only an intermediate state, which may be followed by
             # PREPARED.
@@ -275,19 +277,26 @@ class TransactionManager:
 
         If a transaction is open, start aborting it. Otherwise, an operation may be pending from an earlier call.
 
-        A transaction of version 1 stays open if brokers may still store one of its failed batches. After EndTxn, they
-        could add the batch to the next transaction. At its timeout, or when the transactional id is initialized again,
-        the coordinator aborts the transaction under the next epoch, with which brokers reject the batch.
+        If the transaction must stay open, nothing needs to finish (see `leaves_transaction_open`).
         """
         with self._lock:
             if self.has_abortable_transaction:
                 self._lifecycle.discard_pending()
                 transaction = self._require_transaction()
-                if transaction.has_late_batch:
-                    return None
                 transaction.is_ended_by_close = True
-                return self.abort()
+                return None if transaction.must_stay_open else self.abort()
             return self._lifecycle.pending_operation
+
+    @property
+    def leaves_transaction_open(self) -> bool:
+        """Whether the producer, which is being closed, does not end its transaction.
+
+        A transaction of version 1 stays open if brokers may still store one of its failed batches. After EndTxn, they
+        could add the batch to the next transaction. At its timeout, or when the transactional id is initialized again,
+        the coordinator aborts the transaction under the next epoch, with which brokers reject the batch.
+        """
+        with self._lock:
+            return self._transaction is not None and self._transaction.must_stay_open
 
     def is_pending(self, call_name: str) -> bool:
         """Return whether a call of this method has begun an operation whose result no caller has read yet."""
@@ -376,10 +385,9 @@ class TransactionManager:
             transaction.has_late_batch |= in_doubt and transaction.version < 2
             # Once EndTxn has been sent, the coordinator may already have committed, so only it knows the outcome.
             if not transaction.is_end_sent:
-                if transaction.has_late_batch and transaction.is_ended_by_close:
-                    self.transition_to_fatal_error(error)  # leaves the transaction open (see abort_or_get_pending)
-                else:
-                    self._transition_to_abortable_error(error)
+                self._transition_to_abortable_error(error)
+                if transaction.must_stay_open:
+                    self._lifecycle.finish_operation(error)  # close() has nothing to wait for anymore
 
     def detect_recreated_topic(self, topic: str, topic_id: UUID | None) -> None:
         """Prevent the commit of the transaction if a topic was recreated after the transaction had written to it.
@@ -482,8 +490,8 @@ class TransactionManager:
         """Handle a request that was rejected or could not be sent.
 
         The verdict determines the consequence: the call may be repeated, the transaction must be aborted, or the
-        producer has failed. An abortable error is fatal if the transaction is already being aborted and the abort
-        cannot be completed without this request.
+        producer has failed. An abortable error is fatal in two cases: the transaction is already being aborted and the
+        abort cannot be completed without this request, or an earlier request may have committed the transaction.
         """
         with self._lock:
             if verdict is Verdict.UNAUTHORIZED and self.state is _State.INITIALIZING:
@@ -491,12 +499,17 @@ class TransactionManager:
                 self._needs_producer_id = False
                 self._lifecycle.transition_to(_State.UNINITIALIZED)
                 self._lifecycle.finish_operation(error)
-            elif verdict is Verdict.ABORTABLE and not (request.completes_abort and self.state is _State.ABORTING):
+            elif verdict is Verdict.ABORTABLE and self._can_abort_after_failure(request):
                 if self._transaction is not None:
                     self._transaction.needs_new_epoch = True
                 self._transition_to_abortable_error(error)
             else:
                 self.transition_to_fatal_error(error)
+
+    def _can_abort_after_failure(self, request: Request) -> bool:
+        """Return whether the transaction can still be aborted after a request has failed with an abortable error."""
+        is_abort_incomplete = request.completes_abort and self.state is _State.ABORTING
+        return not (is_abort_incomplete or self._is_possibly_committed)
 
     def transition_to_fatal_error(self, error: KafkaSinkError) -> None:
         """Put the producer into FATAL_ERROR, and fail all operations. A later error does not replace the first one."""
@@ -565,7 +578,7 @@ class TransactionManager:
                 return AddPartitions(self.identity, frozenset(transaction.partitions_to_add))
             if transaction.unwritten_offsets:
                 return self._build_offsets_request(transaction.unwritten_offsets[0])
-        if transaction is None or self.state not in ENDING_STATES or not is_flushed:
+        if transaction is None or self.state not in ENDING_STATES or not is_flushed or transaction.must_stay_open:
             return None
         return EndTransaction(self.identity, commit=self.state is _State.COMMITTING, has_begun=transaction.is_started)
 
@@ -684,12 +697,17 @@ class TransactionManager:
         if self._transaction is not None:
             self._transaction.is_in_doubt |= request.may_open_transaction
 
+    @property
+    def _is_possibly_committed(self) -> bool:
+        """Whether the coordinator may have committed the open transaction."""
+        return self._transaction is not None and self._transaction.unrejected_commit_count > 0
+
     def _warn_if_possibly_committed(self, error: KafkaSinkError) -> KafkaSinkError:
         """Return an error, with `possibly_stored` set if the coordinator may have committed the open transaction.
 
         A user who took the error for a rejection of the commit would send all records of the transaction again.
         """
-        if self._transaction is None or not self._transaction.unrejected_commit_count:
+        if not self._is_possibly_committed:
             return error
         return mark_possibly_stored(error, "The transaction may have been committed.")
 

@@ -66,7 +66,7 @@ class OpenTransaction:
     has_late_batch: bool = False
     """Whether a batch has failed that brokers may still store (version 1)."""
     is_ended_by_close: bool = False
-    """Whether the transaction is being aborted because the producer is being closed."""
+    """Whether the producer is being closed, which aborts the transaction unless it must stay open."""
     is_end_sent: bool = False
     """Whether EndTxn, the request that ends the transaction, was sent."""
     unrejected_commit_count: int = 0
@@ -74,6 +74,11 @@ class OpenTransaction:
     coordinator may have committed the transaction."""
     accepts_records: bool = True
     """Whether records and offsets may still be added. False as soon as the transaction is being prepared."""
+
+    @property
+    def must_stay_open(self) -> bool:
+        """Whether the coordinator must end the transaction (see `TransactionManager.leaves_transaction_open`)."""
+        return self.is_ended_by_close and self.has_late_batch
 
     def can_end_without_request(self, *, is_aborting: bool) -> bool:
         """Return whether no broker can know of the transaction, and nothing remains to be added to it.

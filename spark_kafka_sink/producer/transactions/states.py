@@ -99,7 +99,7 @@ def require_valid_transition(
 # The names of KafkaProducer's methods, for error messages.
 INIT, BEGIN, COMMIT, ABORT = "init_transactions", "begin_transaction", "commit_transaction", "abort_transaction"
 PREPARE, SEND, SEND_OFFSETS = "prepare_transaction", "send", "send_offsets_to_transaction"
-DESCRIBE = "describe_transactions"
+TAKE_OVER, DESCRIBE = "take_over_transaction", "describe_transactions"
 
 _ABORT_REMEDY = f"Call {ABORT}(), then begin a new transaction."
 _ABORTED_REMEDY = "It was aborted; begin a new transaction."
