@@ -313,7 +313,8 @@ class EmbeddedCluster:
         if name in self.topics:
             raise ConfigurationError(f"Topic {name} already exists.")
         colliding_name = names_by_normalized_name.get(normalize_topic_name(name))
-        if colliding_name is not None:
+        is_stored = definition.topic_id is not None  # Kafka checks for collisions only when a topic is created
+        if colliding_name is not None and not is_stored:
             raise ConfigurationError(
                 f"Topic {name} collides with existing topic {colliding_name}: the names differ only in '.' and '_'. "
                 "Choose another name."

@@ -114,7 +114,7 @@ def _parse_integer(value: str, bits: int) -> int:
 
 @dataclass(frozen=True)
 class TopicDefinition:
-    """A topic to create. If it has no id, the cluster generates one."""
+    """A topic to create, or a stored one to load, which has an id. A new topic gets its id from the cluster."""
 
     name: str
     partition_count: int = 1

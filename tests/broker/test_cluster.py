@@ -5,6 +5,8 @@ test_control.py tests the operations that change a cluster as a client observes 
 
 from __future__ import annotations
 
+from uuid import uuid4
+
 import pytest
 
 from spark_kafka_sink.broker.cluster import ClusterConfig, EmbeddedCluster
@@ -41,6 +43,12 @@ def test_rejects_topic_whose_name_differs_from_another_only_in_periods_and_under
     assert set(cluster.topics) == {"a.b"}
     cluster.delete_topic("a.b")
     cluster.create_topic("a_b")
+
+
+def test_loads_stored_topics_with_colliding_names() -> None:
+    cluster = EmbeddedCluster(ClusterConfig(), topics={"a.b": 1})
+    cluster.create_topic("a_b", topic_id=uuid4())
+    assert set(cluster.topics) == {"a.b", "a_b"}
 
 
 def create_simulated_cluster() -> EmbeddedCluster:

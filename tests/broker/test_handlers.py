@@ -216,9 +216,9 @@ def test_does_not_auto_create_topic_whose_name_collides_with_another(
     request = MetadataRequest(topics=requested_topics, allow_auto_topic_creation=True)
     response = WireClient(system).request(request, 9)
     assert {topic.name: topic.error_code for topic in response.topics} == {
-        "a_b": error_codes.INVALID_TOPIC_EXCEPTION,
+        "a_b": error_codes.UNKNOWN_TOPIC_OR_PARTITION,
         "c.d": 0,
-        "c_d": error_codes.INVALID_TOPIC_EXCEPTION,
+        "c_d": error_codes.UNKNOWN_TOPIC_OR_PARTITION,
     }
     assert "Did not create 2 topics: their names differ" in caplog.text
 
@@ -367,6 +367,19 @@ def test_rejects_transactional_offset_of_missing_partition(
     assert [topic.partitions[0].error_code for topic in response.topics] == [missing, missing, missing, 0]
     client.request(end_request(identity, commit=True), 4)
     assert cluster.core.offsets.list_partitions("g") == [("t", 0)]
+
+
+def test_rejects_only_the_transactional_offset_whose_metadata_is_too_large(
+    client: WireClient, cluster: SimulatedCluster
+) -> None:
+    identity = init_producer(client)
+    commit = txn_offset_commit(identity, ("t", 0), ("t", 1))
+    commit.topics[0].partitions[0].committed_metadata = "x" * 4097
+    response = client.request(commit, 5)
+    codes = [topic.partitions[0].error_code for topic in response.topics]
+    assert codes == [error_codes.OFFSET_METADATA_TOO_LARGE, 0]
+    client.request(end_request(identity, commit=True), 4)
+    assert cluster.core.offsets.list_partitions("g") == [("t", 1)]
 
 
 def test_transactional_offsets_of_missing_partitions_do_not_begin_transaction(client: WireClient) -> None:

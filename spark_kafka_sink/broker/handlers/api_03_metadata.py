@@ -112,8 +112,8 @@ def _create_missing(context: RequestContext, requested_topics: Iterable[Metadata
             "Did not create %d topics: the cluster would exceed its maximum number of partitions",
             len(rejected_topics),
         )
-    error_codes_by_topic = dict.fromkeys(colliding_topics, error_codes.INVALID_TOPIC_EXCEPTION)
-    error_codes_by_topic |= dict.fromkeys(rejected_topics, error_codes.POLICY_VIOLATION)
+    # As with KRaft, only the broker's log tells why a topic with a colliding name stays unknown.
+    error_codes_by_topic = dict.fromkeys(rejected_topics, error_codes.POLICY_VIOLATION)
     try:
         cluster.create_topics([TopicDefinition(name, partition_count) for name in creatable_topics])
     except ApiError as error:

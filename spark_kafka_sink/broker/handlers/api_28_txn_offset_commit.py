@@ -21,7 +21,7 @@ MIN_VERSION_WITH_TRANSACTIONS_V2 = 5
 def handle(context: RequestContext, request: TxnOffsetCommitRequest) -> HandlerResult:
     """Store the group's offsets until the transaction ends.
 
-    An offset for a missing partition gets its own error code. Any other error rejects all offsets of the request.
+    An error of the coordinator or the transaction rejects all offsets of existing partitions.
     """
     cluster = context.cluster
     with cluster.lock:
@@ -34,16 +34,16 @@ def handle(context: RequestContext, request: TxnOffsetCommitRequest) -> HandlerR
             if cluster.has_partition(topic.name, partition.partition_index)
         }
         # As in KafkaApis.handleTxnOffsetCommitRequest, a request without existing partitions does not add the group.
-        error_code = _store_offsets(context, request, offsets) if offsets else 0
+        error_codes_by_partition = _store_offsets(context, request, offsets) if offsets else {}
     topics = [
         TxnOffsetCommitResponseTopic(
             name=topic.name,
             partitions=[
                 TxnOffsetCommitResponsePartition(
                     partition_index=partition.partition_index,
-                    error_code=error_code
-                    if (topic.name, partition.partition_index) in offsets
-                    else error_codes.UNKNOWN_TOPIC_OR_PARTITION,
+                    error_code=error_codes_by_partition.get(
+                        (topic.name, partition.partition_index), error_codes.UNKNOWN_TOPIC_OR_PARTITION
+                    ),
                 )
                 for partition in topic.partitions
             ],
@@ -55,28 +55,23 @@ def handle(context: RequestContext, request: TxnOffsetCommitRequest) -> HandlerR
 
 def _store_offsets(
     context: RequestContext, request: TxnOffsetCommitRequest, offsets: Mapping[TopicPartition, CommittedOffset]
-) -> int:
-    """Add the offsets to the transaction. Return 0, or the error code if they are rejected."""
-    error_code = (
-        context.find_coordinator_error_code(request.group_id)
-        or _ensure_group_in_transaction(context, request)
-        or _find_commit_error_code(context, request.group_id, offsets)
-    )
-    if not error_code:
-        context.cluster.offsets.commit_in_transaction(request.producer_id, request.group_id, offsets)
-    return error_code
-
-
-def _find_commit_error_code(
-    context: RequestContext, group: str, offsets: Mapping[TopicPartition, CommittedOffset]
-) -> int:
-    """Return the first error code of any offset, or 0. A single error rejects all offsets of the request."""
+) -> dict[TopicPartition, int]:
+    """Add the valid offsets to the transaction. Return the error code of each offset; 0 if it was added."""
+    error_code = context.find_coordinator_error_code(request.group_id) or _ensure_group_in_transaction(context, request)
+    if error_code:
+        return dict.fromkeys(offsets, error_code)
     store = context.cluster.offsets
-    found_error_codes = (
-        store.find_commit_error_code(group, topic_partition, offset.metadata)
+    error_codes_by_partition = {
+        topic_partition: store.find_commit_error_code(request.group_id, topic_partition, offset.metadata)
         for topic_partition, offset in offsets.items()
-    )
-    return next((error_code for error_code in found_error_codes if error_code), 0)
+    }
+    valid_offsets = {
+        topic_partition: offset
+        for topic_partition, offset in offsets.items()
+        if not error_codes_by_partition[topic_partition]
+    }
+    store.commit_in_transaction(request.producer_id, request.group_id, valid_offsets)
+    return error_codes_by_partition
 
 
 def _ensure_group_in_transaction(context: RequestContext, request: TxnOffsetCommitRequest) -> int:
