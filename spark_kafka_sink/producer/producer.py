@@ -615,7 +615,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         """Wait at most `timeout` seconds for all results, fail the remaining records and end the thread.
 
         An open transaction is aborted, unless the timeout is 0. With version 1 of transactions, it stays open if one of
-        its batches expired after its response was lost; the coordinator then aborts it at its timeout.
+        its batches failed after its response was lost; the coordinator then aborts it at its timeout.
 
         A signal handler may call close(), but no other method. The handler must pass a timeout, because the sender
         thread may be waiting for the very call that the handler has interrupted. The records that remain after the
