@@ -26,9 +26,9 @@ _FILE_CONTENT_PATTERN = re.compile(r'-----BEGIN|[\r\n]|\{\s*"|^\s*[\["]|(?<![\w-
 """PEM, text with several lines, JSON (an Avro schema may be an array or a string), or a JSON Web Token."""
 _ENCODED_CHARACTERS = r"A-Za-z0-9+/_=%:\s\\-"
 _ENCODED_CONTENT_PATTERN = re.compile(
-    rf"(?<![{_ENCODED_CHARACTERS}])[{_ENCODED_CHARACTERS}]{{60,}}(?![{_ENCODED_CHARACTERS}]|\.\w+$)"
+    rf"(?<![{_ENCODED_CHARACTERS}])[{_ENCODED_CHARACTERS}]{{60,}}(?![{_ENCODED_CHARACTERS}]|(?:\.\w{{1,16}})+$)"
 )
-"""Content in base64 or hexadecimal: a long run of such characters that does not end in a file name extension.
+"""Content in base64 or hexadecimal: a long run of such characters, unless only file name extensions follow it.
 
 Percent-encoded characters, spaces and the two characters of `\\n` may be part of the run. The content of the shortest
 keys, those of Ed25519, has 64 characters. The lookbehind rejects all but the first position of a run, so that the

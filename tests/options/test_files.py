@@ -110,6 +110,7 @@ def to_base64(content: bytes) -> str:
         to_base64(b"\xce\xce\xce\xce\x00\x00\x00\x02"),  # JCEKS
         bytes(range(60)).hex(),
         bytes(range(60)).hex(":"),
+        to_base64(b"0\x81\x87").rstrip("=") + "." + 27 * "A",  # a signed token that is not a JSON Web Token
     ],
 )
 def test_does_not_show_file_content_in_place_of_a_path(content: str) -> None:
@@ -136,6 +137,10 @@ def test_does_not_show_file_content_in_place_of_a_path(content: str) -> None:
         "M",
         "/u3+7",
         "Material/" + 20 * "abc" + ".pem",
+        "/dbfs/FileStore/shared_uploads/platform-team/kafka-certificates/client.truststore.jks",
+        "/Volumes/production_catalog/security_schema/kafka_certificates/kafka.client.truststore.jks",
+        "dbfs:/FileStore/kafka/certificates/production/cluster-one/client.truststore.jks",
+        "s3://acme-data-platform-secrets/production/eu-central-1/kafka/client.truststore.jks",
     ],
 )
 def test_shows_path_of_unreadable_file(path: str) -> None:
