@@ -184,7 +184,7 @@ def _suggest_conversion(name: str, data_type: DataType) -> str:
     if cast_type is not None:
         return f"; use CAST({name} AS {cast_type})"
     if name in ("key", "value") and isinstance(data_type, _NESTED_TYPES):
-        return f"; use to_json({name}), or set {name}Format to 'json' to encode several columns"
+        return f"; use to_json({name}) AS {name}, or set {name}Format to 'json' and {name}Columns to the columns"
     return ""
 
 

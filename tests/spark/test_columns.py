@@ -171,10 +171,10 @@ def test_suggests_cast_of_atomic_type_to_string(data_type: DataType) -> None:
 )
 def test_suggests_json_for_nested_type(data_type: DataType) -> None:
     assert find_remedies(value=data_type, key=data_type, topic=data_type) == {
-        "value": "string or binary; use to_json(value), or set valueFormat to 'json' to encode several columns",
-        "key": "string or binary; use to_json(key), or set keyFormat to 'json' to encode several columns",
-        "topic": "string",
-    }
+        name: f"string or binary; use to_json({name}) AS {name}, or set {name}Format to 'json' and {name}Columns to "
+        "the columns"
+        for name in ("value", "key")
+    } | {"topic": "string"}
 
 
 @pytest.mark.skipif(not hasattr(types, "GeometryType"), reason="this Spark has no type geometry")
