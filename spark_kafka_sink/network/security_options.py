@@ -35,7 +35,9 @@ def _path_option(name: str, description: str) -> Option:
 
 
 _JAVA_CLASS_REASON = "it would load a Java class"
-_USE_CALLBACK_REMEDY = "For other sources of tokens, set {sasl.oauthbearer.token.callback} to a function"
+_USE_CALLBACK_REMEDY = (
+    "Remove the option. For other sources of tokens, set {sasl.oauthbearer.token.callback} to a function"
+)
 CALLBACK_HANDLER_OPTION = "sasl.login.callback.handler.class"
 CALLBACK_HANDLER_UNSUPPORTED_MESSAGE = f"cannot be set: {_JAVA_CLASS_REASON}. {_USE_CALLBACK_REMEDY}."
 _JVM_ONLY_DESCRIPTION = "JVM only; accepted but ignored"

@@ -42,11 +42,16 @@ JAVA_CLASS_OPTION_REMEDIES = {
     "key.serializer": "Remove the option, and cast the column 'key' to STRING or BINARY, or set keyFormat",
     "value.serializer": "Remove the option, and cast the column 'value' to STRING or BINARY, or set valueFormat",
     "interceptor.classes": (
-        "Use DataFrame functions before the write to change rows, or the options reportCallback, reportTopic or "
-        "reportPath to learn what was written"
+        "Remove the option, and use DataFrame functions before the write to change rows, or the options "
+        "reportCallback, reportTopic or reportPath to learn what was written"
     ),
-    "metric.reporters": "The options reportCallback, reportTopic and reportPath report what was written",
-    "config.providers": "Read the secret in the program that starts the job, and set the option to its value",
+    "metric.reporters": (
+        "Remove the option. The options reportCallback, reportTopic and reportPath report what was written"
+    ),
+    "config.providers": (
+        "Remove the option, read the secret in the program that starts the job, and set the option that needs the "
+        "secret to its value"
+    ),
 }
 """The replacement for an option that names a Java class."""
 

@@ -92,7 +92,7 @@ def test_reports_each_invalid_login_option(changed: dict[str, object], fault: st
 def test_rejects_java_callback_handler_with_every_mechanism(options: dict[str, object]) -> None:
     for option in ("sasl.login.callback.handler.class", "sasl.login.class"):
         assert (
-            f"{option} cannot be set: it would load a Java class. For other sources of tokens, set "
+            f"{option} cannot be set: it would load a Java class. Remove the option. For other sources of tokens, set "
             "sasl.oauthbearer.token.callback to a function."
         ) in collect_faults(options | {option: "com.example.Mine"})
 

@@ -335,6 +335,19 @@ def test_rejects_java_class_option_with_alternative_for_spark_jobs(options: dict
     assert "KafkaProducer" not in fault
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        *JAVA_CLASS_OPTION_REMEDIES,
+        *(name for name, option in SECURITY_OPTIONS.items() if option.unsupported_reason),
+        "sasl.login.callback.handler.class",
+    ],
+)
+def test_error_of_java_class_option_says_to_remove_it(name: str) -> None:
+    (fault,) = faults(NEEDED | {f"kafka.{name}": "a.B"})
+    assert "Remove the option" in fault
+
+
 @pytest.mark.parametrize("name", TABLE_AND_FILE_OPTIONS)
 def test_suggests_nothing_for_option_of_another_sink(name: str) -> None:
     for spelling in (name, name.lower(), name.upper()):
