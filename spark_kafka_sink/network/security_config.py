@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING
 from spark_kafka_sink.diagnostics.deferred_log import warn_once
 from spark_kafka_sink.errors import ConfigurationError, OptionFaults
 from spark_kafka_sink.network.security_options import (
-    CALLBACK_HANDLER_OPTION,
-    CALLBACK_HANDLER_UNSUPPORTED_MESSAGE,
     SECURITY_OPTIONS,
     get_default,
     get_option,
@@ -34,11 +32,6 @@ if TYPE_CHECKING:
 
 
 SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-_SUPPORTED_CALLBACK_HANDLERS = (
-    "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler",
-    "org.apache.kafka.common.security.oauthbearer.secured.OAuthBearerLoginCallbackHandler",
-)
-"""Kafka's own callback handlers, which do the same as the client does by default."""
 
 _log = logging.getLogger(__name__)
 
@@ -81,7 +74,6 @@ def parse_security_config(options: Mapping[str, object]) -> SecurityConfig:
     """
     faults = OptionFaults()
     option_texts = _collect_option_texts(options, faults)
-    _check_callback_handler(option_texts, faults)
     protocol = get_option(option_texts, "security.protocol").upper()
     if protocol not in SECURITY_PROTOCOLS:
         faults.add("security.protocol", f"must be one of {', '.join(SECURITY_PROTOCOLS)}.")
@@ -130,29 +122,19 @@ def _collect_option_texts(options: Mapping[str, object], faults: OptionFaults) -
         # A callable is the token callback. It has no text, and parse_security_config passes it on as it is.
         if option is None or value is None or option.ignored or callable(value):
             continue
-        if option.unsupported_reason:
+        try:
+            text = option.parse(value)
+        except HiddenValueError as error:
+            text_faults.add(name, "{problem}.", problem=error)
+            continue
+        if not option.unsupported_reason:
+            assert isinstance(text, str)
+            option_texts[name] = text
+        elif text != option.default:  # as in parse_option_values, the default is accepted
             faults.add(name, f"cannot be set: {option.unsupported_reason}.")
-        else:
-            try:
-                text = option.parse(value)
-            except HiddenValueError as error:
-                text_faults.add(name, "{problem}.", problem=error)
-            else:
-                assert isinstance(text, str)
-                option_texts[name] = text
     if text_faults:
         raise ConfigurationError([*faults, *text_faults])
     return option_texts
-
-
-def _check_callback_handler(option_texts: Mapping[str, str], faults: OptionFaults) -> None:
-    """Add a fault if the callback handler is not one of Kafka's own.
-
-    Like the other options that would load a Java class, it is rejected even if the SASL mechanism would not use it.
-    """
-    handler = option_texts.get(CALLBACK_HANDLER_OPTION)
-    if handler is not None and handler not in _SUPPORTED_CALLBACK_HANDLERS:
-        faults.add(CALLBACK_HANDLER_OPTION, CALLBACK_HANDLER_UNSUPPORTED_MESSAGE)
 
 
 def _warn_about_insecure_settings(config: SecurityConfig) -> None:

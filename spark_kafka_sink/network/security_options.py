@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spark_kafka_sink.options import Option, build_option_table, check_text
+from spark_kafka_sink.options import Option, Parser, build_option_table, check_text
 
 
 def to_option_text(value: object) -> str:
@@ -34,12 +34,28 @@ def _path_option(name: str, description: str) -> Option:
     return Option(name, None, to_option_text, description)
 
 
-_JAVA_CLASS_REASON = "it would load a Java class"
 _USE_CALLBACK_REMEDY = (
     "Remove the option. For other sources of tokens, set {sasl.oauthbearer.token.callback} to a function"
 )
-CALLBACK_HANDLER_OPTION = "sasl.login.callback.handler.class"
-CALLBACK_HANDLER_UNSUPPORTED_MESSAGE = f"cannot be set: {_JAVA_CLASS_REASON}. {_USE_CALLBACK_REMEDY}."
+_KAFKA_CALLBACK_HANDLERS = (
+    "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler",
+    "org.apache.kafka.common.security.oauthbearer.secured.OAuthBearerLoginCallbackHandler",
+)
+"""Kafka's own callback handlers, which do the same as the client does by default."""
+
+
+def _java_class_option(name: str, remedy: str, parse: Parser = to_option_text) -> Option:
+    """Build an option that would load a Java class. It is rejected, unless `parse` returns None for its value."""
+    reason = f"it would load a Java class. {remedy}"
+    return Option(name, default=None, parse=parse, description="cannot be set", unsupported_reason=reason)
+
+
+def _parse_callback_handler(value: object) -> str | None:
+    """Return the name of the class, or None if the class is one of Kafka's own callback handlers."""
+    class_name = to_option_text(value)
+    return None if class_name in _KAFKA_CALLBACK_HANDLERS else class_name
+
+
 _JVM_ONLY_DESCRIPTION = "JVM only; accepted but ignored"
 
 _SUPPORTED_OPTIONS = (
@@ -165,23 +181,20 @@ _SUPPORTED_OPTIONS = (
         "OAUTHBEARER: maximum wait before a token request is retried",
         default="10000",
     ),
-    _text_option(
-        CALLBACK_HANDLER_OPTION,
-        "only Kafka's own OAuthBearerLoginCallbackHandler is accepted, whose behaviour is the default here",
-    ),
 )
 
-_REJECTED_OPTIONS = {
-    "sasl.client.callback.handler.class": _USE_CALLBACK_REMEDY,
-    "sasl.login.class": _USE_CALLBACK_REMEDY,
-    "sasl.oauthbearer.jwt.validator.class": "Remove the option: brokers validate tokens",
-    "security.providers": "Remove the option: TLS is provided by Python's ssl module",
-    "ssl.engine.factory.class": (
+_REJECTED_OPTIONS = (
+    _java_class_option("sasl.client.callback.handler.class", _USE_CALLBACK_REMEDY),
+    _java_class_option("sasl.login.callback.handler.class", _USE_CALLBACK_REMEDY, _parse_callback_handler),
+    _java_class_option("sasl.login.class", _USE_CALLBACK_REMEDY),
+    _java_class_option("sasl.oauthbearer.jwt.validator.class", "Remove the option: brokers validate tokens"),
+    _java_class_option("security.providers", "Remove the option: TLS is provided by Python's ssl module"),
+    _java_class_option(
+        "ssl.engine.factory.class",
         "Remove the option, and set {ssl.keystore.*} and {ssl.truststore.*} to the keys and certificates, as files or "
-        "as PEM"
+        "as PEM",
     ),
-}
-"""Options that would load a Java class, each with the remedy to suggest."""
+)
 
 _IGNORED_OPTIONS = (
     "sasl.kerberos.kinit.cmd",
@@ -211,16 +224,7 @@ _IGNORED_OPTIONS = (
 SECURITY_OPTIONS = build_option_table(
     (
         *_SUPPORTED_OPTIONS,
-        *(
-            Option(
-                name,
-                default=None,
-                parse=to_option_text,
-                description="cannot be set",
-                unsupported_reason=f"{_JAVA_CLASS_REASON}. {remedy}",
-            )
-            for name, remedy in _REJECTED_OPTIONS.items()
-        ),
+        *_REJECTED_OPTIONS,
         *(
             Option(name, default=None, parse=to_option_text, description=_JVM_ONLY_DESCRIPTION, ignored=True)
             for name in _IGNORED_OPTIONS

@@ -104,7 +104,6 @@ class ProducerOptions(TypedDict, total=False):
     sasl_login_refresh_window_factor: Ratio
     sasl_login_retry_backoff_ms: Number
     sasl_login_retry_backoff_max_ms: Number
-    sasl_login_callback_handler_class: Text
     sasl_kerberos_kinit_cmd: object
     sasl_kerberos_min_time_before_relogin: object
     sasl_kerberos_ticket_renew_jitter: object

@@ -28,6 +28,7 @@ REGISTRY_FORMAT = NEEDED | {
     "valueFormat": "avro-confluent",
     "schema.registry.url": "http://registry",
 }
+KAFKA_CALLBACK_HANDLER = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler"
 REGISTRY_NAMES = [
     "kafka.schema.registry.url",
     "schema.registry.basic.auth.credentials.source",
@@ -112,7 +113,23 @@ def test_error_for_missing_prefix_names_invalid_value_too() -> None:
     assert "column 'partition'" in prefixed_fault
 
 
-@pytest.mark.parametrize(("name", "value"), [("enable.metrics.push", "false"), ("interceptor.classes", "")])
+def test_error_for_missing_prefix_of_callback_handler_does_not_suggest_the_prefix() -> None:
+    (fault,) = faults(NEEDED | {"sasl.login.callback.handler.class": "com.example.Mine"})
+    assert fault == (
+        "Unknown option 'sasl.login.callback.handler.class'. kafka.sasl.login.callback.handler.class cannot be set: it "
+        "would load a Java class. Remove the option. For other sources of tokens, set "
+        "kafka.sasl.oauthbearer.token.callback to a function."
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("enable.metrics.push", "false"),
+        ("interceptor.classes", ""),
+        ("sasl.login.callback.handler.class", KAFKA_CALLBACK_HANDLER),
+    ],
+)
 def test_error_for_missing_prefix_suggests_prefix_for_accepted_default(name: str, value: str) -> None:
     parse_options(NEEDED | {f"kafka.{name}": value})
     (fault,) = faults(NEEDED | {name: value})
@@ -340,7 +357,6 @@ def test_rejects_java_class_option_with_alternative_for_spark_jobs(options: dict
     [
         *JAVA_CLASS_OPTION_REMEDIES,
         *(name for name, option in SECURITY_OPTIONS.items() if option.unsupported_reason),
-        "sasl.login.callback.handler.class",
     ],
 )
 def test_error_of_java_class_option_says_to_remove_it(name: str) -> None:
