@@ -37,6 +37,8 @@ def _path_option(name: str, description: str) -> Option:
 _USE_CALLBACK_REMEDY = (
     "Remove the option. For other sources of tokens, set {sasl.oauthbearer.token.callback} to a function"
 )
+SHADED_PACKAGE_PREFIX = "kafkashaded."
+"""The prefix of Kafka's packages in Databricks, where options name Kafka's own classes with it."""
 _KAFKA_CALLBACK_HANDLERS = (
     "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler",
     "org.apache.kafka.common.security.oauthbearer.secured.OAuthBearerLoginCallbackHandler",
@@ -53,7 +55,7 @@ def _java_class_option(name: str, remedy: str, parse: Parser = to_option_text) -
 def _parse_callback_handler(value: object) -> str | None:
     """Return the name of the class, or None if the class is one of Kafka's own callback handlers."""
     class_name = to_option_text(value)
-    return None if class_name in _KAFKA_CALLBACK_HANDLERS else class_name
+    return None if class_name.removeprefix(SHADED_PACKAGE_PREFIX) in _KAFKA_CALLBACK_HANDLERS else class_name
 
 
 _JVM_ONLY_DESCRIPTION = "JVM only; accepted but ignored"

@@ -22,7 +22,7 @@ from spark_kafka_sink.network.security.assertions import (
     can_sign,
 )
 from spark_kafka_sink.network.security.oidc import ENDPOINT_URL_OPTION, OidcConfig, check_endpoint_url
-from spark_kafka_sink.network.security_options import get_default, get_option
+from spark_kafka_sink.network.security_options import SHADED_PACKAGE_PREFIX, get_default, get_option
 from spark_kafka_sink.sasl.gssapi import import_gssapi
 from spark_kafka_sink.sasl.jaas import LoginModule, parse_jaas_config
 from spark_kafka_sink.sasl.oauthbearer import find_extension_error
@@ -260,7 +260,7 @@ def _parse_retriever_class(options: Mapping[str, str], url: str, faults: OptionF
     retriever_class = class_name.rpartition(".")[2]
     # FileJwtRetriever reads only file URLs, and the other classes except the default read none.
     supports_url = (retriever_class == "FileJwtRetriever") == url.startswith("file:")
-    if class_name.removeprefix(_RETRIEVER_PACKAGE) not in _RETRIEVER_CLASSES:
+    if class_name.removeprefix(SHADED_PACKAGE_PREFIX).removeprefix(_RETRIEVER_PACKAGE) not in _RETRIEVER_CLASSES:
         faults.add(
             _RETRIEVER_OPTION,
             f"must be one of Kafka's own classes, {', '.join(_RETRIEVER_CLASSES)} of {_RETRIEVER_PACKAGE}*. To get "

@@ -97,10 +97,20 @@ def test_rejects_java_callback_handler_with_every_mechanism(options: dict[str, o
         ) in collect_faults(options | {option: "com.example.Mine"})
 
 
-def test_accepts_kafkas_own_callback_handler_with_every_mechanism() -> None:
-    handler = {"sasl.login.callback.handler.class": f"{PACKAGE}.oauthbearer.OAuthBearerLoginCallbackHandler"}
+@pytest.mark.parametrize("prefix", ["", "kafkashaded."])
+def test_accepts_kafkas_own_callback_handler_with_every_mechanism(prefix: str) -> None:
+    class_name = f"{prefix}{PACKAGE}.oauthbearer.OAuthBearerLoginCallbackHandler"
+    handler = {"sasl.login.callback.handler.class": class_name}
     for options in ({}, SCRAM):
         assert parse_security_config(options | handler) == parse_security_config(options)
+
+
+def test_accepts_kafkas_own_retriever_with_the_package_prefix_of_databricks() -> None:
+    """Databricks names Kafka's classes with this prefix, in `sasl.jaas.config`, too."""
+    option = OAUTH_OPTION_PREFIX + "jwt.retriever.class"
+    for class_name in ("DefaultJwtRetriever", "ClientCredentialsJwtRetriever"):
+        options = OIDC | {option: f"kafkashaded.{PACKAGE}.oauthbearer.{class_name}"}
+        assert parse_security_config(options) == parse_security_config(OIDC)
 
 
 def test_names_missing_kerberos_extra(
