@@ -3,7 +3,7 @@
     org.apache.kafka.common.security.plain.PlainLoginModule required username="alice" password="it's";
 
 The value is a login module class, a control flag and any number of name=value options, terminated by a semicolon.
-Option values may be in double or single quotes. The simple name of the login module's class determines the SASL
+Each of these words may be in double or single quotes. The simple name of the login module's class determines the SASL
 mechanism; the package is ignored. Error messages never quote the value, because it may contain a password.
 """
 
@@ -51,7 +51,7 @@ def parse_jaas_config(text: str) -> LoginModule:
     """Parse the value of sasl.jaas.config. Raise ConfigurationError if the value is invalid."""
     tokens = iter(_tokenize(text))
     class_name = _unquote(next(tokens, ""))
-    control_flag = next(tokens, "")
+    control_flag = _unquote(next(tokens, ""))
     module_name = class_name.rpartition(".")[2]
     if module_name not in MECHANISMS_BY_LOGIN_MODULE:
         raise _build_invalid_error(

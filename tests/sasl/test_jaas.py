@@ -23,7 +23,8 @@ PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
         (f'{PLAIN} required password="\\101\\4009\\a\\v\\q\\8";', {"password": "A 09\a\vq8"}),
         (f'{PLAIN} required password="";', {"password": ""}),
         (f"{PLAIN} required;", {}),
-        (f'"{PLAIN}" required "username"="alice" "password"="s3";', {"username": "alice", "password": "s3"}),
+        (f'"{PLAIN}" "required" "username"="alice" "password"="s3";', {"username": "alice", "password": "s3"}),
+        (f"'{PLAIN}' 'Optional' 'username'='alice';", {"username": "alice"}),
         ('kafkashaded.org.apache.kafka.common.security.plain.PlainLoginModule required a="b";', {"a": "b"}),
     ],
 )
