@@ -74,8 +74,8 @@ _CERTIFICATE_REMEDY = (
     "ssl.truststore.*."
 )
 _TRUSTSTORE_REMEDY = (
-    "Correct the truststore, which is also used for the token endpoint. If it is a file, it must exist on every "
-    "machine that connects to Kafka."
+    "Correct the truststore, which is also used for the token endpoint. If it is a file, the file must be readable at "
+    "that path on every machine that connects to Kafka."
 )
 _ERROR_CODE_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz_")
 _MAX_ERROR_CODE_LENGTH = 63

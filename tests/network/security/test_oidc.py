@@ -448,7 +448,7 @@ def test_truststore_that_cannot_be_read_is_an_authentication_error(tmp_path: Pat
     assert str(caught.value) == (
         f"OAUTHBEARER: ssl.truststore.location is {tmp_path}/missing.pem, which cannot be read on this machine: No "
         "such file or directory. Correct the truststore, which is also used for the token endpoint. If it is a file, "
-        "it must exist on every machine that connects to Kafka."
+        "the file must be readable at that path on every machine that connects to Kafka."
     )
 
 
