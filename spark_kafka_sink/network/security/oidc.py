@@ -57,6 +57,11 @@ _JWT_BEARER_GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 _JWT_ASSERTION_TYPE = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 _CREDENTIALS_STATUSES = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 """Statuses of a token endpoint that rejects the client or its request (RFC 6749, section 5.2)."""
+_FINAL_ERROR_STATUSES = frozenset(range(400, 416)) - {HTTPStatus.REQUEST_TIMEOUT} | {
+    HTTPStatus.NOT_IMPLEMENTED,
+    HTTPStatus.HTTP_VERSION_NOT_SUPPORTED,
+}
+"""Statuses after which a retry does not help, as in the Java client (HttpJwtRetriever.UNRETRYABLE_HTTP_CODES)."""
 _PATH_REMEDY = f"Check the path of {ENDPOINT_URL_OPTION}."
 _REDIRECT_REMEDY = f"Redirects are not followed. Set {ENDPOINT_URL_OPTION} to the URL that the endpoint redirects to."
 _UNREACHABLE_REMEDY = f"Check {ENDPOINT_URL_OPTION}, and that this machine can reach the endpoint."
@@ -288,7 +293,7 @@ class TokenSource:
 
 
 class _UnavailableError(Exception):
-    """The endpoint responded with status 5xx or 429, so a retry may succeed."""
+    """The endpoint responded with a status that may be temporary, such as 503, so a retry may succeed."""
 
 
 def _build_endpoint_error(config: OidcConfig, problem: str, remedy: str) -> AuthenticationError:
@@ -344,20 +349,20 @@ def _send_token_request(config: OidcConfig, unix_time_s: float) -> dict[str, obj
         timeout_s=config.read_timeout_ms / 1000,
         max_bytes=MAX_RESPONSE_BYTES,
     )
-    is_busy = response.status >= HTTPStatus.INTERNAL_SERVER_ERROR or response.status == HTTPStatus.TOO_MANY_REQUESTS
-    if is_busy:
-        raise _UnavailableError(f"responded with status {response.status}")
     content = parse_json_object(response.body)
-    if response.status != HTTPStatus.OK:
-        problem = (
-            f"rejected the request with status {response.status}"
-            f"{_build_error_code_suffix(content)}{_build_assertion_suffix(config, response.date_s, unix_time_s)}"
-        )
-        remedy = _REDIRECT_REMEDY if is_redirect(response.status) else _PATH_REMEDY
-        if response.status in _CREDENTIALS_STATUSES:
-            remedy = _SECRET_REMEDY if config.assertion is None else _ASSERTION_REMEDY
-        raise _build_endpoint_error(config, problem, remedy)
-    return content
+    if response.status in (HTTPStatus.OK, HTTPStatus.CREATED):
+        return content
+    # Unlike the Java client, this client does not follow redirects, so a redirect is final, too.
+    if response.status not in _FINAL_ERROR_STATUSES and not is_redirect(response.status):
+        raise _UnavailableError(f"responded with status {response.status}")
+    problem = (
+        f"rejected the request with status {response.status}"
+        f"{_build_error_code_suffix(content)}{_build_assertion_suffix(config, response.date_s, unix_time_s)}"
+    )
+    remedy = _REDIRECT_REMEDY if is_redirect(response.status) else _PATH_REMEDY
+    if response.status in _CREDENTIALS_STATUSES:
+        remedy = _SECRET_REMEDY if config.assertion is None else _ASSERTION_REMEDY
+    raise _build_endpoint_error(config, problem, remedy)
 
 
 def _build_form(config: OidcConfig, unix_time_s: float) -> bytes:

@@ -118,6 +118,11 @@ def test_requests_token_with_client_credentials_grant(endpoint: Endpoint) -> Non
     assert base64.b64decode(headers["Authorization"].removeprefix("Basic ")) == b"me:hush:1"
 
 
+def test_accepts_token_in_response_with_status_created(endpoint: Endpoint) -> None:
+    endpoint.answer({"access_token": "abc.def", "expires_in": 300}, status=201)
+    assert source(endpoint).get_token() == "abc.def"
+
+
 def test_can_url_encode_client_id_and_secret(endpoint: Endpoint) -> None:
     endpoint.answer({"access_token": "t"})
     source(endpoint, urlencode_credentials=True, scope=None).get_token()
@@ -300,13 +305,18 @@ def test_unreachable_endpoint_is_a_disconnection() -> None:
         (301, "Redirects are not followed. Set sasl.oauthbearer.token.endpoint.url to the URL that"),
         (399, "Redirects are not followed."),
         (404, "Check the path of sasl.oauthbearer.token.endpoint.url"),
+        (415, "Check the path of sasl.oauthbearer.token.endpoint.url"),
+        (501, "Check the path of sasl.oauthbearer.token.endpoint.url"),
+        (505, "Check the path of sasl.oauthbearer.token.endpoint.url"),
+        (408, "Check the state of the identity provider"),
+        (425, "Check the state of the identity provider"),
         (429, "Check the state of the identity provider"),
         (503, "Check the state of the identity provider"),
     ],
 )
 def test_error_of_endpoint_has_host_and_own_remedy(endpoint: Endpoint, status: int, remedy: str) -> None:
     endpoint.answer(b"hush-5", status)
-    is_temporary = status in (429, 503)
+    is_temporary = status in (408, 425, 429, 503)
     with pytest.raises(DisconnectedError if is_temporary else AuthenticationError) as caught:
         source(endpoint).get_token()
     host = endpoint.url.split("/")[2]
