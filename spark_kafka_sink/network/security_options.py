@@ -175,14 +175,6 @@ _SUPPORTED_OPTIONS = (
         "OAUTHBEARER: fraction of a token's lifetime after which it is renewed",
         default="0.8",
     ),
-    _text_option(
-        "sasl.login.retry.backoff.ms", "OAUTHBEARER: initial wait before a token request is retried", default="100"
-    ),
-    _text_option(
-        "sasl.login.retry.backoff.max.ms",
-        "OAUTHBEARER: maximum wait before a token request is retried",
-        default="10000",
-    ),
 )
 
 _REJECTED_OPTIONS = (
@@ -206,6 +198,8 @@ _IGNORED_OPTIONS = (
     "sasl.login.refresh.buffer.seconds",
     "sasl.login.refresh.min.period.seconds",
     "sasl.login.refresh.window.jitter",
+    "sasl.login.retry.backoff.max.ms",
+    "sasl.login.retry.backoff.ms",
     "sasl.oauthbearer.allow.unverified.audience",
     "sasl.oauthbearer.allow.unverified.issuer",
     "sasl.oauthbearer.clock.skew.seconds",

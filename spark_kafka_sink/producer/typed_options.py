@@ -102,8 +102,6 @@ class ProducerOptions(TypedDict, total=False):
     sasl_login_connect_timeout_ms: Number
     sasl_login_read_timeout_ms: Number
     sasl_login_refresh_window_factor: Ratio
-    sasl_login_retry_backoff_ms: Number
-    sasl_login_retry_backoff_max_ms: Number
     sasl_kerberos_kinit_cmd: object
     sasl_kerberos_min_time_before_relogin: object
     sasl_kerberos_ticket_renew_jitter: object
@@ -111,6 +109,8 @@ class ProducerOptions(TypedDict, total=False):
     sasl_login_refresh_buffer_seconds: object
     sasl_login_refresh_min_period_seconds: object
     sasl_login_refresh_window_jitter: object
+    sasl_login_retry_backoff_max_ms: object
+    sasl_login_retry_backoff_ms: object
     sasl_oauthbearer_allow_unverified_audience: object
     sasl_oauthbearer_allow_unverified_issuer: object
     sasl_oauthbearer_clock_skew_seconds: object

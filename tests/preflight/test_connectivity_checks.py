@@ -26,8 +26,10 @@ from spark_kafka_sink.protocol.messages.metadata import (
 )
 from spark_kafka_sink.protocol.schema import VersionRange
 from spark_kafka_sink.protocol.topic_names import TOPIC_NAME_RULE
+from spark_kafka_sink.sasl.oauthbearer import build_unsecured_token
 from spark_kafka_sink.testing import ListenerSecurity, embedded_broker
 from tests.fake_system import FakeSystem
+from tests.network.security.test_oidc import serve_tokens
 from tests.preflight.preflight_cases import (
     SECRET,
     build_error_message,
@@ -241,7 +243,6 @@ def test_token_endpoint_error_has_remedy_of_endpoint() -> None:
             "sasl.oauthbearer.token.endpoint.url": "http://127.0.0.1:1/token",
             "sasl.oauthbearer.client.credentials.client.id": "me",
             "sasl.oauthbearer.client.credentials.client.secret": SECRET,
-            "sasl.login.retry.backoff.ms": "1",
         }
         results = preflight(parse_client_config(options), Target(), timeouts=INTERACTIVE_TIMEOUTS)
         checks = {check.name: check for check in results}
@@ -250,6 +251,24 @@ def test_token_endpoint_error_has_remedy_of_endpoint() -> None:
     assert checks["security"].remedy == (
         "Check sasl.oauthbearer.token.endpoint.url, and that this machine can reach the endpoint."
     )
+
+
+def test_retries_after_token_endpoint_was_briefly_unavailable() -> None:
+    security = ListenerSecurity("SASL_PLAINTEXT", mechanisms=("OAUTHBEARER",))
+    with serve_tokens() as endpoint, embedded_broker(security=security) as broker:
+        endpoint.answer(b"", status=503)
+        endpoint.answer({"access_token": build_unsecured_token({"sub": "alice", "exp": 4_102_444_800})})
+        options = {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "OAUTHBEARER",
+            "sasl.oauthbearer.token.endpoint.url": endpoint.url,
+            "sasl.oauthbearer.client.credentials.client.id": "me",
+            "sasl.oauthbearer.client.credentials.client.secret": SECRET,
+        }
+        results = preflight(parse_client_config(options), Target())
+    assert build_preflight_error(results) is None
+    assert len(endpoint.requests) == 2
 
 
 def test_plaintext_to_sasl_listener_suggests_security_protocol() -> None:

@@ -374,8 +374,6 @@ def _parse_oidc_config(
         urlencode_credentials=_parse_boolean(options, "sasl.oauthbearer.header.urlencode", faults),
         connect_timeout_ms=int(_parse_number(options, "sasl.login.connect.timeout.ms", faults)),
         read_timeout_ms=int(_parse_number(options, "sasl.login.read.timeout.ms", faults)),
-        retry_backoff_ms=int(_parse_number(options, "sasl.login.retry.backoff.ms", faults)),
-        retry_backoff_max_ms=int(_parse_number(options, "sasl.login.retry.backoff.max.ms", faults)),
         refresh_window_factor=min(1.0, _parse_number(options, "sasl.login.refresh.window.factor", faults)),
         assertion=assertion,
         use_jwt_bearer_grant=use_jwt_bearer_grant,

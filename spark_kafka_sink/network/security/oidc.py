@@ -46,8 +46,6 @@ from spark_kafka_sink.network.security_options import get_default
 from spark_kafka_sink.sasl.oauthbearer import decode_token_claims, parse_token_expiry_s
 
 MAX_RESPONSE_BYTES = 1024 * 1024
-MAX_ATTEMPTS = 3
-"""The maximum number of attempts at a token request while a caller waits for the token."""
 ENDPOINT_URL_OPTION = "sasl.oauthbearer.token.endpoint.url"
 _MIN_REPORTED_CLOCK_SKEW_S = 30
 """Smallest clock skew that error messages mention. Some providers tolerate no skew, others at most a few minutes."""
@@ -90,7 +88,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class OidcConfig:
-    """A token endpoint, with the credentials, timeouts and backoffs for requests to it."""
+    """A token endpoint, with the credentials and timeouts for requests to it."""
 
     endpoint_url: str
     client_id: str
@@ -100,8 +98,6 @@ class OidcConfig:
     """Whether to URL-encode the client id and secret in the Authorization header, as RFC 6749 requires."""
     connect_timeout_ms: int = int(get_default("sasl.login.connect.timeout.ms"))
     read_timeout_ms: int = int(get_default("sasl.login.read.timeout.ms"))
-    retry_backoff_ms: int = int(get_default("sasl.login.retry.backoff.ms"))
-    retry_backoff_max_ms: int = int(get_default("sasl.login.retry.backoff.max.ms"))
     refresh_window_factor: float = float(get_default("sasl.login.refresh.window.factor"))
     assertion: AssertionConfig | None = None
     """The assertion that the client sends instead of its secret, or None if it sends the secret."""
@@ -166,7 +162,6 @@ class TokenSource:
         *,
         now_s: Callable[[], float] = time.monotonic,
         unix_time_s: Callable[[], float] = time.time,
-        sleep: Callable[[float], None] = time.sleep,
         run_in_background: Callable[[Callable[[], None]], None] = _start_thread,
     ) -> None:
         """Create a source that has no token yet. Tests replace all arguments except `config`.
@@ -177,7 +172,6 @@ class TokenSource:
         self._config = config
         self._now_s = now_s
         self._unix_time_s = unix_time_s
-        self._sleep = sleep
         self._run_in_background = run_in_background
         self._lock = threading.Lock()
         self._token = ""
@@ -196,7 +190,7 @@ class TokenSource:
             times = self._read_clocks()
             age_s = self._compute_age_s(times)
             if age_s >= self._lifetime_s:
-                self._store(self._request_token(MAX_ATTEMPTS), times)
+                self._store(self._request_token(), times)
             elif age_s >= self._renewal_age_s and not self._is_renewing:
                 with contextlib.suppress(RuntimeError):  # threads cannot be started during interpreter shutdown
                     self._run_in_background(self._renew)
@@ -218,7 +212,7 @@ class TokenSource:
         times = self._read_clocks()
         response: _TokenResponse | None = None
         try:
-            response = self._request_token(max_attempts=1)
+            response = self._request_token()
         except (AuthenticationError, DisconnectedError) as error:
             with self._lock:
                 remaining_s = self._lifetime_s - self._compute_age_s(times)
@@ -237,12 +231,31 @@ class TokenSource:
         self._token, self._request_times = response.token, request_times
         self._renewal_age_s = self._lifetime_s * self._config.refresh_window_factor
 
-    def _request_token(self, max_attempts: int) -> _TokenResponse:
-        """Request a new token. Raise AuthenticationError if the response has no token."""
-        response = self._send_with_retries(max_attempts)
+    def _request_token(self) -> _TokenResponse:
+        """Send a token request and return the token in the response.
+
+        Raise DisconnectedError if the endpoint cannot be reached or is unavailable. The connection to the broker then
+        fails with this error, and the client requests a token again when it reconnects. Raise AuthenticationError if
+        the endpoint rejects the request, its response has no token, or its certificate cannot be verified.
+        """
+        config = self._config
+        try:
+            response = _send_token_request(config, self._unix_time_s())
+        # Raise from None, because the traceback would otherwise show the message of an HTTPException, which may quote
+        # the server's response.
+        except HttpResponseTooLong as error:
+            raise _build_endpoint_error(config, f"cannot be used: {error}", _PATH_REMEDY) from None
+        except ssl.SSLCertVerificationError as error:
+            problem = f"cannot be used: {_describe_certificate_error(config, error)}"
+            raise _build_endpoint_error(config, problem, _CERTIFICATE_REMEDY) from None
+        except ConfigurationError as error:
+            raise AuthenticationError(f"OAUTHBEARER: {error}", remedy=_TRUSTSTORE_REMEDY) from None
+        except (OSError, http.client.HTTPException) as error:
+            problem = f"cannot be used: {describe_http_error(error)}"
+            raise DisconnectedError(_describe_problem(config, problem), remedy=_UNREACHABLE_REMEDY) from None
         token = response.get("access_token")
         if not isinstance(token, str) or not token:
-            raise _build_endpoint_error(self._config, "responded without an access_token", _PATH_REMEDY)
+            raise _build_endpoint_error(config, "responded without an access_token", _PATH_REMEDY)
         return _TokenResponse(token, response.get("expires_in"))
 
     def _compute_lifetime_s(self, response: _TokenResponse) -> float:
@@ -257,47 +270,9 @@ class TokenSource:
             return 0.0  # an opaque token, which is allowed
         return max(0.0, expires_at_s - self._unix_time_s()) if expires_at_s is not None else 0.0
 
-    def _send_with_retries(self, max_attempts: int) -> dict[str, object]:
-        """Send a token request and return the JSON object in the response.
-
-        Retry if the server cannot be reached or is busy. Once no retry is left, raise DisconnectedError, so that the
-        client later connects to the broker again and requests a token again. Raise AuthenticationError, without a
-        retry, if the server rejects the request, its response is invalid or its certificate cannot be verified.
-        """
-        backoff_ms = self._config.retry_backoff_ms
-        for attempt in range(1, max_attempts + 1):
-            try:
-                return _send_token_request(self._config, self._unix_time_s())
-            # Raise from None, because the traceback would otherwise show the message of an HTTPException, which may
-            # quote the server's response.
-            except HttpResponseTooLong as error:
-                raise _build_endpoint_error(self._config, f"cannot be used: {error}", _PATH_REMEDY) from None
-            except ssl.SSLCertVerificationError as error:
-                problem = f"cannot be used: {_describe_certificate_error(self._config, error)}"
-                raise _build_endpoint_error(self._config, problem, _CERTIFICATE_REMEDY) from None
-            except ConfigurationError as error:
-                raise AuthenticationError(f"OAUTHBEARER: {error}", remedy=_TRUSTSTORE_REMEDY) from None
-            except _UnavailableError as error:
-                problem, remedy = str(error), _UNAVAILABLE_REMEDY
-            except (OSError, http.client.HTTPException) as error:
-                problem, remedy = f"cannot be used: {describe_http_error(error)}", _UNREACHABLE_REMEDY
-            message = _describe_problem(self._config, problem)
-            if attempt == max_attempts:
-                raise DisconnectedError(message, remedy=remedy)
-            delay_s = min(backoff_ms, self._config.retry_backoff_max_ms) / 1000
-            # Not a warning: if the last attempt fails, too, the client warns of the failed connection, but only once.
-            _log.info("%s. Retrying in %.1f s.", message, delay_s)
-            self._sleep(delay_s)
-            backoff_ms *= 2
-        raise AssertionError("the last attempt returns or raises")
-
-
-class _UnavailableError(Exception):
-    """The endpoint responded with a status that may be temporary, such as 503, so a retry may succeed."""
-
 
 def _build_endpoint_error(config: OidcConfig, problem: str, remedy: str) -> AuthenticationError:
-    """Build the error of a token request that must not be retried. `problem`: see `_describe_problem`."""
+    """Build the error of a token request that would fail again. `problem`: see `_describe_problem`."""
     return AuthenticationError(_describe_problem(config, problem), remedy=remedy)
 
 
@@ -334,7 +309,7 @@ def _build_ssl_context(truststore: StoreConfig | None) -> ssl.SSLContext | None:
 def _send_token_request(config: OidcConfig, unix_time_s: float) -> dict[str, object]:
     """Send one token request and return the JSON object in the response.
 
-    Raise AuthenticationError if the endpoint rejects the request, _UnavailableError if the endpoint is unavailable,
+    Raise AuthenticationError if the endpoint rejects the request, DisconnectedError if the endpoint is unavailable,
     OSError or HTTPException if there is no usable response, and ConfigurationError if the truststore cannot be read.
     """
     form = _build_form(config, unix_time_s)
@@ -354,7 +329,8 @@ def _send_token_request(config: OidcConfig, unix_time_s: float) -> dict[str, obj
         return content
     # Unlike the Java client, this client does not follow redirects, so a redirect is final, too.
     if response.status not in _FINAL_ERROR_STATUSES and not is_redirect(response.status):
-        raise _UnavailableError(f"responded with status {response.status}")
+        message = _describe_problem(config, f"responded with status {response.status}")
+        raise DisconnectedError(message, remedy=_UNAVAILABLE_REMEDY)
     problem = (
         f"rejected the request with status {response.status}"
         f"{_build_error_code_suffix(content)}{_build_assertion_suffix(config, response.date_s, unix_time_s)}"

@@ -69,7 +69,7 @@ def configured(provider: Provider, **options: object) -> SecurityConfig:
 def source(config: SecurityConfig, now_s: float = NOW_S) -> TokenSource:
     assert config.login is not None
     assert config.login.oidc is not None
-    return TokenSource(config.login.oidc, now_s=lambda: now_s, unix_time_s=lambda: now_s, sleep=lambda _: None)
+    return TokenSource(config.login.oidc, now_s=lambda: now_s, unix_time_s=lambda: now_s)
 
 
 @pytest.mark.parametrize(("key", "algorithm"), [(RSA, "RS256"), (EC, "ES256")])
@@ -139,9 +139,7 @@ def test_uses_replaced_key_for_next_request(provider: Provider, key_file: Path) 
     config = configured(provider, assertion_private_key_file=str(key_file))
     assert config.login is not None
     assert config.login.oidc is not None
-    tokens = TokenSource(
-        config.login.oidc, now_s=lambda: clock.now_s, unix_time_s=lambda: clock.now_s, sleep=lambda _: None
-    )
+    tokens = TokenSource(config.login.oidc, now_s=lambda: clock.now_s, unix_time_s=lambda: clock.now_s)
     tokens.get_token()
     key_file.write_bytes(pem(OTHER_RSA))
     provider.keys = [OTHER_RSA.public_key()]
@@ -159,9 +157,7 @@ def test_reads_assertion_file_for_each_request(provider: Provider, key_file: Pat
     clock = SimpleNamespace(now_s=NOW_S)
     assert config.login is not None
     assert config.login.oidc is not None
-    tokens = TokenSource(
-        config.login.oidc, now_s=lambda: clock.now_s, unix_time_s=lambda: clock.now_s, sleep=lambda _: None
-    )
+    tokens = TokenSource(config.login.oidc, now_s=lambda: clock.now_s, unix_time_s=lambda: clock.now_s)
     for number in range(2):
         path.write_text(create_assertion(signing_login.oidc.assertion, clock.now_s) + "\n")
         assert tokens.get_token() == f"token-{number + 1}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import http.client
 import json
-import logging
 import pickle
 import ssl
 import threading
@@ -21,7 +20,7 @@ import pytest
 
 from integration.support.certificates import write_certificates
 from spark_kafka_sink.errors import AuthenticationError, ConfigurationError, DisconnectedError
-from spark_kafka_sink.network.security.oidc import MAX_ATTEMPTS, MAX_RESPONSE_BYTES, OidcConfig, TokenSource
+from spark_kafka_sink.network.security.oidc import MAX_RESPONSE_BYTES, OidcConfig, TokenSource
 from spark_kafka_sink.network.security_config import parse_security_config
 from spark_kafka_sink.sasl.oauthbearer import build_unsecured_token
 from tests.waiting import wait_until
@@ -87,15 +86,11 @@ def endpoint() -> Iterator[Endpoint]:
 @dataclass
 class Clock:
     seconds: float = 1_800_000_000.0
-    waits: list[float] = field(default_factory=list)
     later: list[Callable[[], None]] = field(default_factory=list)
     """Functions that the token source wants to run in a background thread."""
 
     def now_s(self) -> float:
         return self.seconds
-
-    def wait_s(self, seconds: float) -> None:
-        self.waits.append(seconds)
 
     def run_thread(self) -> None:
         self.later.pop()()
@@ -104,9 +99,7 @@ class Clock:
 def source(endpoint: Endpoint, clock: Clock | None = None, **changed: Any) -> TokenSource:
     clock = clock or Clock()
     config = replace(OidcConfig(endpoint.url, "me", "hush:1", "kafka produce"), **changed)
-    return TokenSource(
-        config, now_s=clock.now_s, unix_time_s=clock.now_s, sleep=clock.wait_s, run_in_background=clock.later.append
-    )
+    return TokenSource(config, now_s=clock.now_s, unix_time_s=clock.now_s, run_in_background=clock.later.append)
 
 
 def test_requests_token_with_client_credentials_grant(endpoint: Endpoint) -> None:
@@ -248,7 +241,7 @@ def test_uses_token_until_expiry_when_renewal_fails(endpoint: Endpoint, caplog: 
     clock.seconds += 10
     with pytest.raises(DisconnectedError, match="status 503"):
         tokens.get_token()
-    assert len(endpoint.requests) == 3 + MAX_ATTEMPTS
+    assert len(endpoint.requests) == 4
     endpoint.answers = []
     endpoint.answer({"access_token": "second", "expires_in": 100})
     assert tokens.get_token() == "second"
@@ -271,24 +264,16 @@ def test_requests_token_without_lifetime_each_time(endpoint: Endpoint) -> None:
     assert len(endpoint.requests) == 2
 
 
-def test_retries_busy_endpoint_with_exponential_backoff(endpoint: Endpoint, caplog: pytest.LogCaptureFixture) -> None:
-    clock = Clock()
-    endpoint.answer(b"", 503)
-    endpoint.answer(b"", 429)
-    endpoint.answer({"access_token": "t"})
-    with caplog.at_level(logging.INFO):
-        assert source(endpoint, clock).get_token() == "t"
-    assert clock.waits == [0.1, 0.2]
-    assert "responded with status 503. Retrying in 0.1 s." in caplog.text
-    assert "responded with status 429. Retrying in 0.2 s." in caplog.text
-
-
-def test_limits_token_request_attempts(endpoint: Endpoint) -> None:
+def test_reports_unavailable_endpoint_after_one_request(endpoint: Endpoint) -> None:
+    """The client requests a token again when it reconnects. Until then, errors and logs name this failure."""
     endpoint.answer(b"hush-2", 500)
+    endpoint.answer({"access_token": "t"})
+    tokens = source(endpoint)
     with pytest.raises(DisconnectedError, match="status 500") as caught:
-        source(endpoint).get_token()
-    assert len(endpoint.requests) == 3
+        tokens.get_token()
+    assert len(endpoint.requests) == 1
     assert "hush" not in str(caught.value)
+    assert tokens.get_token() == "t"
 
 
 def test_unreachable_endpoint_is_a_disconnection() -> None:
@@ -493,7 +478,7 @@ def test_slow_token_response_fails_at_read_timeout() -> None:
     config = OidcConfig(f"http://127.0.0.1:{server.server_port}/", "me", "secret", read_timeout_ms=150)
     try:
         with pytest.raises(DisconnectedError, match=r"token endpoint .* cannot be used"):
-            TokenSource(config, sleep=lambda _: None).get_token()
+            TokenSource(config).get_token()
     finally:
         gone.set()
         server.shutdown()
