@@ -56,6 +56,9 @@ class ClientResponse(NamedTuple):
     """Why there is no response message. The text names the broker."""
 
 
+_RESPONDING_BROKER_REMEDY = "Check the log and the load of the broker, and of any proxy in front of it."
+
+
 @dataclass(frozen=True)
 class ConnectionLoss:
     """Describes why a connection ended or could not be established."""
@@ -69,9 +72,15 @@ class ConnectionLoss:
     """Whether the client closed the connection on purpose, because it was idle or in order to rebootstrap."""
     was_working: bool = False
     """Whether the connection was working before. Brokers close idle connections, and all connections on a restart."""
+    has_responded: bool = False
+    """Whether the peer had responded, so that its address is correct and can be reached."""
     authentication_error: AuthenticationError | None = None
     remedy: str = ""
     """How to fix the reason, if the client could not obtain its credentials or the broker rejected them; else ""."""
+
+    def suggest_remedy(self, unreachable_remedy: str) -> str:
+        """Return how to fix the reason. `unreachable_remedy`: the remedy if the peer had not responded."""
+        return self.remedy or (_RESPONDING_BROKER_REMEDY if self.has_responded else unreachable_remedy)
 
     @property
     def reason(self) -> str:

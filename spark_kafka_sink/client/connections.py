@@ -184,10 +184,12 @@ class Connections:
             return ConnectionLoss(
                 f"the connection is for {self.describe(node_id)} of cluster {request.cluster_id}, but a broker with "
                 "another id or of another cluster accepted it. Check advertised.listeners, and DNS names and proxies "
-                "in front of the brokers"
+                "in front of the brokers",
+                has_responded=True,
             )
         error = lookup_error_code(response.error_code)
-        return ConnectionLoss(f"{self.describe(node_id)} rejected ApiVersions: {error.name}. {error.advice}")
+        detail = f"{self.describe(node_id)} rejected ApiVersions: {error.name}. {error.advice}"
+        return ConnectionLoss(detail, has_responded=True)
 
     def _accept_api_versions(self, node_id: int, response: ApiVersionsResponse, now_ms: float) -> None:
         """Record the node's API versions and features, and that its connection is ready."""
@@ -249,7 +251,17 @@ class Connections:
                 detail += " (before the response to ApiVersions)"
             else:
                 detail += " (before any response: the listener may expect SASL or TLS, check security.protocol)"
-        return ConnectionLoss(detail, address, was_working=node_id in self.api_versions, remedy=remedy)
+        return ConnectionLoss(
+            detail,
+            address,
+            was_working=node_id in self.api_versions,
+            has_responded=final_state.has_received and not isinstance(error, DecodeError),
+            remedy=remedy,
+        )
+
+    def build_request_timeout_loss(self, node_id: int, detail: str) -> ConnectionLoss:
+        """Describe the loss of a connection that the client closes because a request has timed out."""
+        return ConnectionLoss(detail, timed_out=True, has_responded=node_id in self.api_versions)
 
     def build_setup_timeout_loss(self, node_id: int) -> ConnectionLoss:
         """Describe the loss of a connection attempt that has timed out."""

@@ -61,7 +61,7 @@ FINAL_TOPIC_ERRORS = frozenset({error_codes.INVALID_TOPIC_EXCEPTION, error_codes
 """Topic errors for which waiting does not help."""
 
 UNREACHABLE_REMEDY = "Check the host and port, that a broker listens there, and that no firewall blocks the connection."
-"""The remedy for failed connections. The reason of a failure says if the listener may expect another protocol."""
+"""The remedy if the peer had not responded. The reason says if the listener may expect another protocol."""
 
 _log = logging.getLogger(__name__)
 
@@ -453,7 +453,7 @@ class Metadata:
         if not self._address_failures:
             return self._response_problem or "No broker has responded, and no connection has failed either."
         failures = "; ".join(f"{address}: {loss.detail}" for address, loss in self._address_failures.items())
-        remedies = dict.fromkeys(loss.remedy or UNREACHABLE_REMEDY for loss in self._address_failures.values())
+        remedies = dict.fromkeys(loss.suggest_remedy(UNREACHABLE_REMEDY) for loss in self._address_failures.values())
         return f"Tried: {failures.rstrip('.')}. {' '.join(remedies)}"
 
 

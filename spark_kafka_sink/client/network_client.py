@@ -119,7 +119,8 @@ class NetworkClient:
     def disconnect(self, node_id: int, reason: str, now_ms: float) -> None:
         """Close the connection to the node if there is one. The next poll returns its requests as disconnected."""
         if self._connections.is_alive(node_id):
-            self._close_connection(self._unreported_responses, node_id, ConnectionLoss(reason, timed_out=True), now_ms)
+            loss = self._connections.build_request_timeout_loss(node_id, reason)
+            self._close_connection(self._unreported_responses, node_id, loss, now_ms)
 
     def authentication_exception(self, node_id: int) -> AuthenticationError | None:
         return self._states.authentication_exception(node_id)
@@ -351,7 +352,8 @@ class NetworkClient:
             if request.timeout_ms == self._config.request_timeout_ms:
                 timeout += " (request.timeout.ms)"
             reason = f"{self._connections.describe(node_id)} did not respond within {timeout}"
-            self._close_connection(responses, node_id, ConnectionLoss(reason, timed_out=True), now_ms)
+            loss = self._connections.build_request_timeout_loss(node_id, reason)
+            self._close_connection(responses, node_id, loss, now_ms)
 
     def _handle_rebootstrap(self, responses: list[ClientResponse], now_ms: float) -> None:
         """Close all connections and return to the bootstrap servers, if that is necessary and allowed."""

@@ -157,8 +157,12 @@ def _check_bootstrap(probe: Probe, no_response_text: str) -> CheckResult:
         return CheckResult(BOOTSTRAP, Outcome.PASSED, summary)
     if len(unreachable_nodes) < len(probe.bootstrap_nodes):
         return CheckResult(BOOTSTRAP, Outcome.WARNING, f"{summary}; {failures}")
-    remedy = f"{UNREACHABLE_REMEDY} Also check that security.protocol matches the broker's listener."
-    return CheckResult(BOOTSTRAP, Outcome.FAILED, failures, remedy, is_connectivity_failure=True)
+    unreachable_remedy = f"{UNREACHABLE_REMEDY} Also check that security.protocol matches the broker's listener."
+    remedies = dict.fromkeys(_suggest_remedy(probe, node, unreachable_remedy) for node in unreachable_nodes)
+    is_connectivity_failure = not any(_has_responded(probe, node) for node in unreachable_nodes)
+    return CheckResult(
+        BOOTSTRAP, Outcome.FAILED, failures, " ".join(remedies), is_connectivity_failure=is_connectivity_failure
+    )
 
 
 def _check_security(probe: Probe, config: ClientConfig) -> CheckResult:
@@ -282,7 +286,7 @@ def _check_leader(probe: Probe, node: Node, no_response_text: str) -> CheckResul
     # The probe may end while connections are still being opened, for example because access to a topic is denied.
     if probe.is_conclusive and node.id not in probe.client.connection_losses:
         return CheckResult(str(node), Outcome.SKIPPED, "the checks ended before the broker was connected")
-    remedy = _find_credentials_remedy(probe, node) or (
+    unreachable_remedy = (
         "The broker advertises this address (advertised.listeners). The address must lead to this broker from this "
         "machine and from every executor. If it does, check that the broker is running."
     )
@@ -290,8 +294,8 @@ def _check_leader(probe: Probe, node: Node, no_response_text: str) -> CheckResul
         str(node),
         Outcome.FAILED,
         _describe_failure(probe, node, no_response_text),
-        remedy,
-        is_connectivity_failure=True,
+        _suggest_remedy(probe, node, unreachable_remedy),
+        is_connectivity_failure=not _has_responded(probe, node),
     )
 
 
@@ -299,6 +303,17 @@ def _describe_failure(probe: Probe, node: Node, no_response_text: str) -> str:
     """Return why the connection failed. The text does not contain the node's address, because all callers add it."""
     loss = probe.client.connection_losses.get(node.id)
     return no_response_text if loss is None else loss.detail
+
+
+def _suggest_remedy(probe: Probe, node: Node, unreachable_remedy: str) -> str:
+    """Return the remedy of a failed connection. `unreachable_remedy`: the remedy if the node has not responded."""
+    loss = probe.client.connection_losses.get(node.id)
+    return unreachable_remedy if loss is None else loss.suggest_remedy(unreachable_remedy)
+
+
+def _has_responded(probe: Probe, node: Node) -> bool:
+    loss = probe.client.connection_losses.get(node.id)
+    return loss is not None and loss.has_responded
 
 
 def _find_credentials_remedy(probe: Probe, node: Node) -> str:

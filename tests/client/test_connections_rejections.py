@@ -7,7 +7,8 @@ import logging
 import pytest
 
 from spark_kafka_sink.client.cluster import Node
-from spark_kafka_sink.errors import AuthenticationError, DisconnectedError, UnsupportedVersionError
+from spark_kafka_sink.client.metadata import UNREACHABLE_REMEDY
+from spark_kafka_sink.errors import AuthenticationError, DecodeError, DisconnectedError, UnsupportedVersionError
 from spark_kafka_sink.network.channel import ChannelState, ChannelStateKind
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
@@ -129,6 +130,17 @@ def test_lost_connection_suggests_wrong_security_protocol_only_if_the_broker_has
     failures = rig.metadata.describe_connection_failures()
     assert f"connection reset ({expected}" in failures
     assert ("security.protocol" in failures) is not has_received
+    assert ("Check the host and port" in failures) is not has_received
+    assert ("Check the log and the load of the broker" in failures) is has_received
+
+
+def test_invalid_first_response_suggests_wrong_host_or_port() -> None:
+    """For example, an HTTP server has responded."""
+    rig = Rig(1).bootstrap()
+    rig.broker.on_request = lambda received: received.api_key is ApiKey.API_VERSIONS
+    rig.poll_until(lambda: rig.client.ready(rig.node(0), rig.now) or rig.selector.is_channel_ready("0"))
+    end_channel(rig, 0, ChannelState(ChannelStateKind.READY, DecodeError("b0:9092: sent HTTP"), has_received=True))
+    assert rig.metadata.describe_connection_failures().endswith(UNREACHABLE_REMEDY)
 
 
 def test_keeps_loss_of_node_until_it_is_connected_again() -> None:
@@ -168,7 +180,10 @@ def test_reconnects_to_broker_that_rejects_api_versions() -> None:
     rig = Rig(1)
     rig.broker.api_versions = ApiVersionsResponse(error_code=error_codes.INVALID_REQUEST)
     rig.pass_time(1_000)
-    assert "rejected ApiVersions: INVALID_REQUEST" in rig.metadata.describe_connection_failures()
+    failures = rig.metadata.describe_connection_failures()
+    assert "rejected ApiVersions: INVALID_REQUEST" in failures
+    assert failures.endswith("Check the log and the load of the broker, and of any proxy in front of it.")
+    assert UNREACHABLE_REMEDY not in failures
     assert len(rig.system.connects) > 1
     rig.broker.api_versions = ApiVersionsResponse()
     rig.bootstrap()

@@ -130,3 +130,4 @@ def test_misrouted_connection_is_closed_and_client_bootstraps_again(
     loss = rig.metadata.connection_failure(1)
     assert loss is not None
     assert expected in loss.detail
+    assert loss.has_responded

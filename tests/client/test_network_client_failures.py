@@ -25,6 +25,7 @@ def test_timeout_closes_connection_and_fails_all_its_requests() -> None:
     assert all(response.timed_out for response in rig.responses)
     assert "broker 0 (b0:9092) did not respond within 1 s (request.timeout.ms)" in rig.responses[0].reason
     assert rig.client.has_connection_failed(0)
+    assert rig.client.connection_losses[0].has_responded, "to ApiVersions"
     rig.broker.last_request(ApiKey.INIT_PRODUCER_ID).respond(PID)
     rig.pass_time(100)
     assert len(rig.responses) == 3, "the late response belongs to no request"

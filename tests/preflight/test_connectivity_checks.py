@@ -7,6 +7,7 @@ import pytest
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.new_topic import NewTopic
 from spark_kafka_sink.client.options import parse_client_config
+from spark_kafka_sink.errors import DisconnectedError
 from spark_kafka_sink.network.system import OperatingSystem
 from spark_kafka_sink.preflight import (
     INTERACTIVE_TIMEOUTS,
@@ -27,6 +28,7 @@ from spark_kafka_sink.protocol.messages.metadata import (
 from spark_kafka_sink.protocol.schema import VersionRange
 from spark_kafka_sink.protocol.topic_names import TOPIC_NAME_RULE
 from spark_kafka_sink.sasl.oauthbearer import build_unsecured_token
+from spark_kafka_sink.sasl.scram import ScramClient
 from spark_kafka_sink.testing import ListenerSecurity, embedded_broker
 from tests.fake_system import FakeSystem
 from tests.network.security.test_oidc import serve_tokens
@@ -269,6 +271,23 @@ def test_retries_after_token_endpoint_was_briefly_unavailable() -> None:
         results = preflight(parse_client_config(options), Target())
     assert build_preflight_error(results) is None
     assert len(endpoint.requests) == 2
+
+
+def test_lost_connection_to_responding_broker_does_not_suggest_checking_the_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def lose_connection(client: ScramClient) -> bytes:
+        raise DisconnectedError("the peer closed the connection")
+
+    monkeypatch.setattr(ScramClient, "start", lose_connection)
+    with embedded_broker(security=ListenerSecurity("SASL_PLAINTEXT", users={"alice": SECRET})) as broker:
+        config = parse_client_config(build_secured_options(broker.bootstrap_servers))
+        results = preflight(config, Target(["t"]), timeouts=PreflightTimeouts(300, 300))
+    (check,) = (check for check in results if check.outcome is Outcome.FAILED)
+    assert check.name == "bootstrap servers"
+    assert check.detail.endswith(": the peer closed the connection (during SASL authentication)")
+    assert check.remedy == "Check the log and the load of the broker, and of any proxy in front of it."
+    assert not check.is_connectivity_failure
 
 
 def test_plaintext_to_sasl_listener_suggests_security_protocol() -> None:

@@ -113,9 +113,10 @@ def _build_connection_error(leader: Node | None, metadata: Metadata) -> KafkaSin
     if leader is None or loss is None:
         return None
     failure = loss.detail.rstrip(".")
-    if loss.remedy:
+    remedy = loss.suggest_remedy(unreachable_remedy="")
+    if remedy:
         return DisconnectedError(
-            f"The connection to the partition's leader, {leader}, failed: {failure}", remedy=loss.remedy
+            f"The connection to the partition's leader, {leader}, failed: {failure}", remedy=remedy
         )
     return DisconnectedError(
         f"The partition's leader, {leader}, cannot be reached: {failure}. Check that the broker is "

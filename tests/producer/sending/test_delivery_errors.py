@@ -8,7 +8,8 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from spark_kafka_sink.client.cluster import ClusterSnapshot
+from spark_kafka_sink.client.client_request import ConnectionLoss
+from spark_kafka_sink.client.cluster import ClusterSnapshot, Node
 from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.errors import (
     BrokerError,
@@ -125,6 +126,31 @@ def test_timeout_is_caused_by_rejection_of_last_attempt(has_been_sent: bool) -> 
     batch.last_sent_ms = 0 if has_been_sent else -1
     metadata = Mock(snapshot=ClusterSnapshot(), topic_error=Mock(return_value=None), has_connection_failures=False)
     assert find_timeout_cause(batch, metadata, Mock()) is batch.error
+
+
+@pytest.mark.parametrize(
+    ("has_responded", "expected"),
+    [
+        (
+            True,
+            "broker 1 (b1:9092), failed: reset. Check the log and the load of the broker, and of any proxy in front",
+        ),
+        (
+            False,
+            "broker 1 (b1:9092), cannot be reached: reset. Check that the broker is running. The broker advertises",
+        ),
+    ],
+)
+def test_timeout_suggests_checking_the_leaders_address_only_if_the_leader_has_not_responded(
+    has_responded: bool, expected: str
+) -> None:
+    leader = Node(1, "b1", 9092)
+    snapshot = Mock(leader=Mock(return_value=leader))
+    loss = ConnectionLoss("reset", has_responded=has_responded)
+    metadata = Mock(snapshot=snapshot, topic_error=Mock(return_value=None), connection_failure=Mock(return_value=loss))
+    batch = ProducerBatch(TopicPartition("t", 3), oldest_row_arrival_ms=0, deadline_ms=1)
+    cause = find_timeout_cause(batch, metadata, Mock(authentication_exception=Mock(return_value=None)))
+    assert expected in str(cause)
 
 
 def test_delivery_error_after_lost_connection_names_partition_once() -> None:
