@@ -35,6 +35,7 @@ from spark_kafka_sink.errors import ConfigurationError, OptionFault, option_plac
 from spark_kafka_sink.formats.options import find_encoded_parts, has_registry_format, parse_format_options
 from spark_kafka_sink.formats.registry_options import parse_registry_options, suggest_for_serializers
 from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
+from spark_kafka_sink.options import Option
 from spark_kafka_sink.producer.config import ProducerConfig, parse_producer_options
 from spark_kafka_sink.producer.options import (
     PRODUCER_OPTIONS,
@@ -142,7 +143,7 @@ def parse_options(options: Mapping[str, str]) -> SinkOptions:
     formats = parse_format_options(parsed_options)
     registry = parse_registry_options(parsed_options, formats, topic)
     shared_kafka_options = parse_shared_kafka_options(parsed_options, kafka_options)
-    kafka = _parse_kafka_options(shared_kafka_options)
+    kafka = _parse_kafka_options(shared_kafka_options, spellings)
     check_rack_awareness(parsed_options, kafka.parsed_options, kafka_options, distribution)
     delivery = parse_delivery(parsed_options, kafka.parsed_options)
     _check_receipt_destination(parsed_options)
@@ -272,15 +273,28 @@ def _describe_missing_prefix(name: str, value: str) -> str:
     If the value is invalid, or Spark jobs cannot set the option, say so at once: with the prefix, the option would only
     lead to the next error.
     """
+    rejection = _find_rejection(name, value)
+    if rejection:
+        return rejection
+    faults = parse_option_values({name: _find_producer_option(name)}, {name: value}, (), FORMAT_NAME).faults
+    advice = f"Options of the producer need the prefix 'kafka.': use 'kafka.{name}'."
+    return " ".join([advice, *(_render_kafka_fault(fault) for fault in faults)])
+
+
+def _find_rejection(name: str, value: str) -> str:
+    """Return why Spark jobs cannot set the producer option to this value; empty if the option is supported."""
     if name in _REJECTED_OPTION_MESSAGES:
         return _REJECTED_OPTION_MESSAGES[name]
-    option = PRODUCER_OPTIONS.get(name) or SECURITY_OPTIONS[name]
+    option = _find_producer_option(name)
+    if not option.unsupported_reason:
+        return ""
+    # There is no fault if the value is the option's default, which is accepted.
     faults = parse_option_values({name: option}, {name: value}, (), FORMAT_NAME).faults
-    sentences = [_render_kafka_fault(fault) for fault in faults]
-    is_supported = not (faults and option.unsupported_reason)  # the default of an unsupported option is accepted
-    if is_supported:
-        sentences.insert(0, f"Options of the producer need the prefix 'kafka.': use 'kafka.{name}'.")
-    return " ".join(sentences)
+    return " ".join(_render_kafka_fault(fault) for fault in faults)
+
+
+def _find_producer_option(name: str) -> Option:
+    return PRODUCER_OPTIONS.get(name) or SECURITY_OPTIONS[name]
 
 
 def _suggest_option(name: str) -> str:
@@ -291,14 +305,20 @@ def _suggest_option(name: str) -> str:
     similar_names = difflib.get_close_matches(name, OPTION_NAMES_BY_LOWERCASE, n=1, cutoff=_MIN_NAME_SIMILARITY)
     if similar_names:
         return f"Did you mean '{OPTION_NAMES_BY_LOWERCASE[similar_names[0]]}'?"
-    suggestion = suggest_option_name(name.removeprefix("kafka"), PRODUCER_OPTION_NAMES)
+    suggestion = _suggest_producer_option(name.removeprefix("kafka"))
     if suggestion:
-        return PREFIXED_OPTION_SPELLING.format_text(suggestion)
+        return suggestion
     known_options = ", ".join(name for name in SINK_OPTIONS if "." not in name)
     return (
         f"Known options are: {known_options}, the options of schema.registry, and the producer's options with the "
         "prefix 'kafka.'."
     )
+
+
+def _suggest_producer_option(name: str) -> str:
+    """Suggest a producer option for an unknown name. Return an empty text if no option is similar."""
+    suggestion = suggest_option_name(name, PRODUCER_OPTION_NAMES)
+    return PREFIXED_OPTION_SPELLING.format_text(suggestion)
 
 
 def _parse_bytes_per_second(parsed_options: ParsedOptions, concurrent_tasks: str | None) -> float | None:
@@ -382,10 +402,11 @@ def _parse_dead_letter_topic(parsed_options: ParsedOptions) -> str | None:
     return topic
 
 
-def _parse_kafka_options(kafka_options: dict[str, str]) -> _ParsedKafkaOptions:
+def _parse_kafka_options(kafka_options: dict[str, str], spellings: Mapping[str, str]) -> _ParsedKafkaOptions:
     """Parse the producer's options.
 
     `kafka_options`: the options by their names without the prefix `kafka.`.
+    `spellings`: the names to show, by lowercase name with the prefix.
     """
     faults = [message for name, message in _REJECTED_OPTION_MESSAGES.items() if name in kafka_options]
     producer_options = BULK_DEFAULTS | {
@@ -400,28 +421,40 @@ def _parse_kafka_options(kafka_options: dict[str, str]) -> _ParsedKafkaOptions:
         # Build the configuration only for its checks. SinkOptions parses it again when it is needed.
         ProducerConfig.from_parsed_options(parsed_options)
     except ConfigurationError as error:
-        faults.extend(_render_kafka_fault(fault) for fault in error.unrendered_faults)
+        for fault in error.unrendered_faults:
+            name = fault.option if isinstance(fault, OptionFault) else ""
+            if name in kafka_options and name not in PRODUCER_OPTION_NAMES:
+                spelling = spellings[f"{KAFKA_PREFIX}{name}"]
+                faults.append(_describe_unknown_kafka_option(name, spelling))
+            else:
+                faults.append(_render_kafka_fault(fault))
     return _ParsedKafkaOptions(producer_options, parsed_options, faults)
 
 
-def _render_kafka_fault(fault: str | OptionFault) -> str:
-    """Render a fault in a producer option.
+def _describe_unknown_kafka_option(name: str, spelling: str) -> str:
+    """Return the error message for an option with the prefix `kafka.` that the producer does not have.
 
-    If the option takes a Java class, name the alternatives for Spark jobs. If it is an option of the sink, which has no
-    prefix, give its name without the prefix.
+    `name`: in lowercase, without the prefix.
+    `spelling`: the name to show, with the prefix.
     """
-    if isinstance(fault, str):
-        return fault
-    sink_option = _find_sink_option(fault.option)
+    sink_option = _find_sink_option(name)
     if sink_option is not None:
         return (
             f"{KAFKA_PREFIX}{sink_option} is not an option of the Kafka producer: use '{sink_option}', without the "
             "prefix."
         )
-    serializer_suggestion = suggest_for_serializers(fault.option)
+    serializer_suggestion = suggest_for_serializers(name)
     if serializer_suggestion is not None:
         suggestion = SINK_OPTION_SPELLING.format_text(serializer_suggestion)
-        return f"{KAFKA_PREFIX}{fault.option} is not an option of the Kafka producer. {suggestion}"
+    else:
+        suggestion = _suggest_producer_option(name)
+    return f"{spelling} is not an option of the Kafka producer. {suggestion}".rstrip()
+
+
+def _render_kafka_fault(fault: str | OptionFault) -> str:
+    """Render a fault in a producer option. If the option takes a Java class, name the alternatives for Spark jobs."""
+    if isinstance(fault, str):
+        return fault
     if fault.option in JAVA_CLASS_OPTION_REMEDIES:
         remedy = JAVA_CLASS_OPTION_REMEDIES[fault.option]
         return f"{KAFKA_PREFIX}{fault.option} cannot be set: it names a Java class. {remedy}."

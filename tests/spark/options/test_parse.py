@@ -377,6 +377,18 @@ def test_names_unknown_option_as_the_caller_wrote_it(name: str) -> None:
     assert fault.startswith(f"Unknown option '{name}'. ")
 
 
+@pytest.mark.parametrize("name", ["kafka.Foo.Bar", "kafka.lingerMs", "KAFKA.Foo", "kafka.Basic.Auth.User.Info"])
+def test_names_unknown_kafka_option_as_the_caller_wrote_it(name: str) -> None:
+    (fault,) = faults(REGISTRY_FORMAT | {name: "x"})
+    assert fault.startswith(f"{name} is not an option of the Kafka producer.")
+
+
+@pytest.mark.parametrize("name", ["kafka.Linger.Ms", "kafka.LINGER.MS"])
+def test_names_known_kafka_option_as_documented(name: str) -> None:
+    (fault,) = faults(NEEDED | {name: "x"})
+    assert fault.startswith("kafka.linger.ms must be ")
+
+
 @pytest.mark.parametrize("name", ASYNC_PROGRESS_OPTIONS)
 def test_rejects_async_progress_tracking_by_name(name: str) -> None:
     (fault,) = faults(NEEDED | {name.lower(): "true"})
