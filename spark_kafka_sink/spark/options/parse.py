@@ -264,7 +264,7 @@ def _describe_unknown_option(name: str, spelling: str, value: str) -> str:
             f"Option '{spelling}' is not supported: Spark tracks progress asynchronously only for its own Kafka sink. "
             "Remove it."
         )
-    return f"Unknown option '{spelling}'. {_suggest_option(name)}"
+    return f"Unknown option '{spelling}'. {_suggest_option(name, value)}"
 
 
 def _describe_missing_prefix(name: str, value: str) -> str:
@@ -297,15 +297,16 @@ def _find_producer_option(name: str) -> Option:
     return PRODUCER_OPTIONS.get(name) or SECURITY_OPTIONS[name]
 
 
-def _suggest_option(name: str) -> str:
+def _suggest_option(name: str, value: str) -> str:
     """Return a sentence that suggests the corresponding option, or lists the known options if none corresponds."""
     serializer_suggestion = suggest_for_serializers(name)
     if serializer_suggestion is not None:
         return SINK_OPTION_SPELLING.format_text(serializer_suggestion)
     similar_names = difflib.get_close_matches(name, OPTION_NAMES_BY_LOWERCASE, n=1, cutoff=_MIN_NAME_SIMILARITY)
-    if similar_names:
+    is_producer_option = name.replace("_", ".") in PRODUCER_OPTION_NAMES
+    if similar_names and not is_producer_option:
         return f"Did you mean '{OPTION_NAMES_BY_LOWERCASE[similar_names[0]]}'?"
-    suggestion = _suggest_producer_option(name.removeprefix("kafka"))
+    suggestion = _suggest_producer_option(name.removeprefix("kafka"), value)
     if suggestion:
         return suggestion
     known_options = ", ".join(name for name in SINK_OPTIONS if "." not in name)
@@ -315,10 +316,15 @@ def _suggest_option(name: str) -> str:
     )
 
 
-def _suggest_producer_option(name: str) -> str:
-    """Suggest a producer option for an unknown name. Return an empty text if no option is similar."""
+def _suggest_producer_option(name: str, value: str) -> str:
+    """Suggest a producer option for an unknown name. If Spark jobs cannot set that option, say so at once.
+
+    Return an empty text if no option is similar.
+    """
     suggestion = suggest_option_name(name, PRODUCER_OPTION_NAMES)
-    return PREFIXED_OPTION_SPELLING.format_text(suggestion)
+    suggested_names = [option for option in PRODUCER_OPTION_NAMES if option_placeholder(option) in suggestion]
+    rejections = [_find_rejection(option, value) for option in suggested_names]
+    return " ".join(filter(None, [PREFIXED_OPTION_SPELLING.format_text(suggestion), *rejections]))
 
 
 def _parse_bytes_per_second(parsed_options: ParsedOptions, concurrent_tasks: str | None) -> float | None:
@@ -425,13 +431,13 @@ def _parse_kafka_options(kafka_options: dict[str, str], spellings: Mapping[str, 
             name = fault.option if isinstance(fault, OptionFault) else ""
             if name in kafka_options and name not in PRODUCER_OPTION_NAMES:
                 spelling = spellings[f"{KAFKA_PREFIX}{name}"]
-                faults.append(_describe_unknown_kafka_option(name, spelling))
+                faults.append(_describe_unknown_kafka_option(name, spelling, kafka_options[name]))
             else:
                 faults.append(_render_kafka_fault(fault))
     return _ParsedKafkaOptions(producer_options, parsed_options, faults)
 
 
-def _describe_unknown_kafka_option(name: str, spelling: str) -> str:
+def _describe_unknown_kafka_option(name: str, spelling: str, value: str) -> str:
     """Return the error message for an option with the prefix `kafka.` that the producer does not have.
 
     `name`: in lowercase, without the prefix.
@@ -447,7 +453,7 @@ def _describe_unknown_kafka_option(name: str, spelling: str) -> str:
     if serializer_suggestion is not None:
         suggestion = SINK_OPTION_SPELLING.format_text(serializer_suggestion)
     else:
-        suggestion = _suggest_producer_option(name)
+        suggestion = _suggest_producer_option(name, value)
     return f"{spelling} is not an option of the Kafka producer. {suggestion}".rstrip()
 
 

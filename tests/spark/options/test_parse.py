@@ -15,7 +15,6 @@ from spark_kafka_sink.spark.options.ignored_options import CONSUMER_OPTIONS, REG
 from spark_kafka_sink.spark.options.names import (
     ASYNC_PROGRESS_OPTIONS,
     JAVA_CLASS_OPTION_REMEDIES,
-    PRODUCER_OPTION_NAMES,
     TABLE_AND_FILE_OPTIONS,
     add_kafka_prefix,
 )
@@ -28,7 +27,6 @@ REGISTRY_FORMAT = NEEDED | {
     "valueFormat": "avro-confluent",
     "schema.registry.url": "http://registry",
 }
-KAFKA_CALLBACK_HANDLER = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler"
 REGISTRY_NAMES = [
     "kafka.schema.registry.url",
     "schema.registry.basic.auth.credentials.source",
@@ -93,66 +91,6 @@ def test_rejects_serializers_in_sparks_wording_with_remedy() -> None:
     )
 
 
-@pytest.mark.parametrize("name", PRODUCER_OPTION_NAMES)
-def test_error_for_missing_prefix_suggests_only_options_that_can_be_set(name: str) -> None:
-    option = PRODUCER_OPTIONS.get(name) or SECURITY_OPTIONS[name]
-    is_rejected = bool(option.unsupported_reason) or name == "transactional.id"
-    (fault,) = faults(NEEDED | {name: "com.example.Mine"})
-    assert fault.startswith(f"Unknown option '{name}'. ")
-    assert (f": use 'kafka.{name}'." in fault) != is_rejected
-    if is_rejected:
-        (prefixed_fault,) = faults(NEEDED | {f"kafka.{name}": "com.example.Mine"})
-        assert fault == f"Unknown option '{name}'. {prefixed_fault}"
-        assert JAVA_CLASS_OPTION_REMEDIES.get(name, "") in fault
-
-
-def test_error_for_missing_prefix_names_invalid_value_too() -> None:
-    (fault,) = faults(NEEDED | {"partitioner.class": "com.example.Mine"})
-    (prefixed_fault,) = faults(NEEDED | {"kafka.partitioner.class": "com.example.Mine"})
-    assert fault.endswith(f": use 'kafka.partitioner.class'. {prefixed_fault}")
-    assert "column 'partition'" in prefixed_fault
-
-
-def test_error_for_missing_prefix_of_callback_handler_does_not_suggest_the_prefix() -> None:
-    (fault,) = faults(NEEDED | {"sasl.login.callback.handler.class": "com.example.Mine"})
-    assert fault == (
-        "Unknown option 'sasl.login.callback.handler.class'. kafka.sasl.login.callback.handler.class cannot be set: it "
-        "would load a Java class. Remove the option. For other sources of tokens, set "
-        "kafka.sasl.oauthbearer.token.callback to a function."
-    )
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("enable.metrics.push", "false"),
-        ("interceptor.classes", ""),
-        ("sasl.login.callback.handler.class", KAFKA_CALLBACK_HANDLER),
-    ],
-)
-def test_error_for_missing_prefix_suggests_prefix_for_accepted_default(name: str, value: str) -> None:
-    parse_options(NEEDED | {f"kafka.{name}": value})
-    (fault,) = faults(NEEDED | {name: value})
-    assert fault.endswith(f": use 'kafka.{name}'.")
-
-
-@pytest.mark.parametrize(
-    ("name", "meant"),
-    [
-        ("kafka.lingr.ms", "linger.ms"),
-        ("kafka.sasl.mechanisms", "sasl.mechanism"),
-        ("tpoic", "'topic'"),
-        ("deadlettertopics", "'deadLetterTopic'"),
-        ("acks", "'kafka.acks'"),
-        ("ssl.keystore.location", "'kafka.ssl.keystore.location'"),
-        ("path", "topic option"),
-    ],
-)
-def test_suggests_option_for_misspelt_name(name: str, meant: str) -> None:
-    (fault,) = faults(NEEDED | {name: "x"})
-    assert meant in fault
-
-
 @pytest.mark.parametrize("name", ["onRecordError", "topic", "checkConnection", "createTopic.config.cleanup.policy"])
 def test_rejects_prefix_of_sink_option(name: str) -> None:
     (fault,) = faults(NEEDED | {f"kafka.{name}": "x"})
@@ -208,11 +146,6 @@ def test_ignores_source_of_credentials_if_a_format_uses_a_registry(prefix: str, 
     parse_options(REGISTRY_FORMAT | {prefix + name: "USER_INFO"})
 
 
-def test_rejects_unknown_option_without_similar_name() -> None:
-    (fault,) = faults(NEEDED | {"zzzzzz": "1"})
-    assert "Unknown option 'zzzzzz'" in fault
-
-
 @pytest.mark.parametrize(
     "names",
     [
@@ -260,24 +193,6 @@ def test_ignores_options_of_other_registries_if_a_format_uses_a_registry() -> No
 def test_ignored_options_exclude_producer_options() -> None:
     assert not set(CONSUMER_OPTIONS) & {*PRODUCER_OPTIONS, *SECURITY_OPTIONS}
     assert not [name for name in (*PRODUCER_OPTIONS, *SECURITY_OPTIONS) if name.startswith(REGISTRY_PREFIXES)]
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("kafka.ssl.ca.location", "here it is kafka.ssl.truststore.location, with kafka.ssl.truststore.type PEM."),
-        ("kafka.queue.buffering.max.ms", "That is librdkafka's name; here it is kafka.linger.ms."),
-        ("kafka.sasl.username", 'PlainLoginModule required username="<user>" password="<password>";'),
-        ("kafka.sasl_plain_password", "That is kafka-python's name; here it is kafka.sasl.jaas.config, for PLAIN: "),
-        ("kafka.linger_ms", "Option names have dots here: kafka.linger.ms."),
-        ("queue.buffering.max.ms", "here it is kafka.linger.ms."),
-        ("bootstrap_servers", "Option names have dots here: kafka.bootstrap.servers."),
-    ],
-)
-def test_suggests_kafka_option_for_name_of_another_client(name: str, words: str) -> None:
-    (fault,) = faults(NEEDED | {name: "hush-hush"})
-    assert words in fault
-    assert "hush-hush" not in fault
 
 
 @pytest.mark.parametrize("prefix", ["", "schema.registry.", "kafka.", "kafka.schema.registry."])

@@ -1,0 +1,120 @@
+"""Suggestions for unknown option names, including producer options without the prefix `kafka.`."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
+from spark_kafka_sink.producer.options import PRODUCER_OPTIONS
+from spark_kafka_sink.spark.options.names import JAVA_CLASS_OPTION_REMEDIES, PRODUCER_OPTION_NAMES
+from spark_kafka_sink.spark.options.parse import parse_options
+from tests.spark.options.test_parse import NEEDED, faults
+
+KAFKA_CALLBACK_HANDLER = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler"
+
+
+@pytest.mark.parametrize("name", PRODUCER_OPTION_NAMES)
+def test_error_for_missing_prefix_suggests_only_options_that_can_be_set(name: str) -> None:
+    option = PRODUCER_OPTIONS.get(name) or SECURITY_OPTIONS[name]
+    is_rejected = bool(option.unsupported_reason) or name == "transactional.id"
+    (fault,) = faults(NEEDED | {name: "com.example.Mine"})
+    assert fault.startswith(f"Unknown option '{name}'. ")
+    assert (f": use 'kafka.{name}'." in fault) != is_rejected
+    if is_rejected:
+        (prefixed_fault,) = faults(NEEDED | {f"kafka.{name}": "com.example.Mine"})
+        assert fault == f"Unknown option '{name}'. {prefixed_fault}"
+        assert JAVA_CLASS_OPTION_REMEDIES.get(name, "") in fault
+
+
+def test_error_for_missing_prefix_names_invalid_value_too() -> None:
+    (fault,) = faults(NEEDED | {"partitioner.class": "com.example.Mine"})
+    (prefixed_fault,) = faults(NEEDED | {"kafka.partitioner.class": "com.example.Mine"})
+    assert fault.endswith(f": use 'kafka.partitioner.class'. {prefixed_fault}")
+    assert "column 'partition'" in prefixed_fault
+
+
+def test_error_for_missing_prefix_of_callback_handler_does_not_suggest_the_prefix() -> None:
+    (fault,) = faults(NEEDED | {"sasl.login.callback.handler.class": "com.example.Mine"})
+    assert fault == (
+        "Unknown option 'sasl.login.callback.handler.class'. kafka.sasl.login.callback.handler.class cannot be set: it "
+        "would load a Java class. Remove the option. For other sources of tokens, set "
+        "kafka.sasl.oauthbearer.token.callback to a function."
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("enable.metrics.push", "false"),
+        ("interceptor.classes", ""),
+        ("sasl.login.callback.handler.class", KAFKA_CALLBACK_HANDLER),
+    ],
+)
+def test_error_for_missing_prefix_suggests_prefix_for_accepted_default(name: str, value: str) -> None:
+    parse_options(NEEDED | {f"kafka.{name}": value})
+    (fault,) = faults(NEEDED | {name: value})
+    assert fault.endswith(f": use 'kafka.{name}'.")
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("kafka.lingr.ms", "linger.ms"),
+        ("kafka.sasl.mechanisms", "sasl.mechanism"),
+        ("tpoic", "'topic'"),
+        ("deadlettertopics", "'deadLetterTopic'"),
+        ("acks", "'kafka.acks'"),
+        ("ssl.keystore.location", "'kafka.ssl.keystore.location'"),
+        ("path", "topic option"),
+    ],
+)
+def test_suggests_option_for_misspelt_name(name: str, meant: str) -> None:
+    (fault,) = faults(NEEDED | {name: "x"})
+    assert meant in fault
+
+
+@pytest.mark.parametrize(
+    ("name", "rejected_name"),
+    [
+        ("kafka.value_serializer", "value.serializer"),
+        ("value_serializer", "value.serializer"),
+        ("kafka.transaction.id", "transactional.id"),
+        ("transactional_id", "transactional.id"),
+        ("kafka.interceptor_classes", "interceptor.classes"),
+        ("kafka.metric.reporter", "metric.reporters"),
+        ("security_providers", "security.providers"),
+    ],
+)
+def test_suggestion_of_option_that_cannot_be_set_says_so(name: str, rejected_name: str) -> None:
+    (fault,) = faults(NEEDED | {name: "x"})
+    (rejection,) = faults(NEEDED | {f"kafka.{rejected_name}": "x"})
+    assert f" kafka.{rejected_name}" in fault
+    assert fault.endswith(rejection)
+
+
+def test_suggestion_does_not_reject_accepted_default() -> None:
+    (fault,) = faults(NEEDED | {"kafka.enable_metrics_push": "false"})
+    assert fault.endswith(" Option names have dots here: kafka.enable.metrics.push.")
+
+
+def test_rejects_unknown_option_without_similar_name() -> None:
+    (fault,) = faults(NEEDED | {"zzzzzz": "1"})
+    assert "Unknown option 'zzzzzz'" in fault
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("kafka.ssl.ca.location", "here it is kafka.ssl.truststore.location, with kafka.ssl.truststore.type PEM."),
+        ("kafka.queue.buffering.max.ms", "That is librdkafka's name; here it is kafka.linger.ms."),
+        ("kafka.sasl.username", 'PlainLoginModule required username="<user>" password="<password>";'),
+        ("kafka.sasl_plain_password", "That is kafka-python's name; here it is kafka.sasl.jaas.config, for PLAIN: "),
+        ("kafka.linger_ms", "Option names have dots here: kafka.linger.ms."),
+        ("queue.buffering.max.ms", "here it is kafka.linger.ms."),
+        ("bootstrap_servers", "Option names have dots here: kafka.bootstrap.servers."),
+    ],
+)
+def test_suggests_kafka_option_for_name_of_another_client(name: str, words: str) -> None:
+    (fault,) = faults(NEEDED | {name: "hush-hush"})
+    assert words in fault
+    assert "hush-hush" not in fault
