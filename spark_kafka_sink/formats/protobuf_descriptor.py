@@ -24,6 +24,12 @@ from spark_kafka_sink.errors import MissingDependencyError, SchemaError
 from spark_kafka_sink.formats.protobuf_fields import TIMESTAMP, MessageField, check_column_type
 from spark_kafka_sink.records.fields import encode_varint
 
+_MIN_PROTOBUF_VERSION = (5, 29)
+"""The first version of the protobuf package in which a FieldDescriptor has `is_packed`."""
+_MISSING_PACKAGE_MESSAGE = (
+    "A Protobuf schema requires the protobuf package on the driver, in version 5.29 or later: "
+    'pip install "spark-kafka-sink[protobuf]".'
+)
 _WELL_KNOWN_PREFIX = "google/protobuf/"
 """The directory of the files that Protobuf itself provides."""
 _PROVIDED_MODULES = (
@@ -60,7 +66,7 @@ def parse_descriptor(encoded_descriptor: str, message_name: str | None, columns:
     """Parse a descriptor, and return the message that the columns are written to.
 
     Raise SchemaError if the descriptor is invalid or if the columns do not fit the message. Raise
-    MissingDependencyError if the protobuf package is missing.
+    MissingDependencyError if the protobuf package is missing or too old.
 
     `encoded_descriptor`: a FileDescriptorSet or FileDescriptorProto as base64.
     `message_name`: the message's full name. If it is None, the first message of the last file is used.
@@ -116,15 +122,15 @@ def _parse_files(descriptor_bytes: bytes) -> list[Any]:
     """Parse a FileDescriptorSet (from protoc) or a FileDescriptorProto (from a registry).
 
     Return the FileDescriptorProto of each file. Raise SchemaError if the bytes are neither, or if no file has a
-    message. Raise MissingDependencyError if the protobuf package is missing.
+    message. Raise MissingDependencyError if the protobuf package is missing or too old.
     """
     try:
-        from google.protobuf import descriptor_pb2
+        from google.protobuf import __version__, descriptor_pb2
         from google.protobuf.message import DecodeError
     except ModuleNotFoundError as error:
-        raise MissingDependencyError(
-            'A Protobuf schema requires the protobuf package on the driver: pip install "spark-kafka-sink[protobuf]".'
-        ) from error
+        raise MissingDependencyError(_MISSING_PACKAGE_MESSAGE) from error
+    if tuple(map(int, __version__.split(".")[:2])) < _MIN_PROTOBUF_VERSION:
+        raise MissingDependencyError(f"{_MISSING_PACKAGE_MESSAGE} Version {__version__} is installed.")
     try:
         # A FileDescriptorSet can be parsed as a FileDescriptorProto, too, but the result has no messages.
         file = descriptor_pb2.FileDescriptorProto.FromString(descriptor_bytes)
@@ -215,7 +221,7 @@ def _select_fields(message: Any, columns: Sequence[pa.Field], path_prefix: str) 
             f"the message {message.full_name} has no field for the column {path_prefix}{unknown_columns[0]}"
         )
     missing_columns = [
-        field.name for field in message.fields if field.is_required and field.name not in columns_by_name
+        field.name for field in message.fields if _find_label(field) == "required" and field.name not in columns_by_name
     ]
     if missing_columns:
         raise SchemaError(
@@ -232,12 +238,12 @@ def _select_fields(message: Any, columns: Sequence[pa.Field], path_prefix: str) 
 def _build_field(field: Any, data_type: pa.DataType, path: str) -> MessageField:
     """Build a map, repeated or singular field for a column. Raise SchemaError if the column's type does not fit."""
     if pa.types.is_null(data_type):
-        if field.is_required:
+        if _find_label(field) == "required":
             raise SchemaError(f"column {path} has the type null, but the Protobuf schema does not allow null")
         return MessageField(field.name, field.number, type_name="null")
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
         return _build_map_field(field, data_type, path)
-    if field.is_repeated:
+    if _find_label(field) == "repeated":
         return _build_repeated_field(field, data_type, path)
     return _build_singular_field(field, data_type, path)
 
@@ -301,11 +307,19 @@ def _build_singular_field(field: Any, data_type: pa.DataType, path: str) -> Mess
         field.number,
         type_name=type_name,
         has_presence=field.has_presence,
-        is_required=field.is_required,
+        is_required=_find_label(field) == "required",
         oneof=_find_oneof_name(field),
         inner_fields=inner_fields,
         enum_values=enum_values,
     )
+
+
+def _find_label(field: Any) -> str:
+    """Return the label of a field: `optional`, `required` or `repeated`."""
+    # The protobuf package has these two properties from version 6.31 on. `label` is deprecated there and absent in 7.
+    if hasattr(field, "is_required"):
+        return "required" if field.is_required else "repeated" if field.is_repeated else "optional"
+    return _LABELS[field.label]
 
 
 def _find_oneof_name(field: Any) -> str | None:
@@ -336,3 +350,5 @@ _TYPE_NAMES = {
     18: "sint64",
 }
 """Name of each type in .proto syntax, by its number in FieldDescriptorProto.Type."""
+_LABELS = {1: "optional", 2: "required", 3: "repeated"}
+"""Each label in .proto syntax, by its number in FieldDescriptorProto.Label."""

@@ -52,7 +52,7 @@ def fill_message(message: Any, row: dict[str, Any]) -> Any:
                     getattr(message, name)[key].SetInParent()
                 else:
                     getattr(message, name)[key] = item
-        elif field.is_repeated:
+        elif isinstance(value, list):
             repeated = getattr(message, name)
             for item in value:
                 fill_message(repeated.add(), item) if isinstance(item, dict) else repeated.append(item)

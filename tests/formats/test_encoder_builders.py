@@ -21,7 +21,9 @@ def test_raises_error_for_schema_that_needs_missing_package(part: str, monkeypat
     monkeypatch.setitem(sys.modules, "google.protobuf", None)
     options = FormatOptions(part, "protobuf-confluent", ("a",), SchemaSpec(base64.b64encode(b"\n\0").decode()))
     faults = OptionFaults()
-    with pytest.raises(MissingDependencyError, match=r"requires the protobuf package on the driver: pip install"):
+    with pytest.raises(
+        MissingDependencyError, match=r"requires the protobuf package on the driver, in version .*: pip install"
+    ):
         build_encoders([options], ArrowColumns([pa.field("a", pa.int64())]), faults)
     assert not faults
 

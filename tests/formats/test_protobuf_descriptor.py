@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import base64
 from pathlib import Path
+from typing import Any
 
+import google.protobuf
 import pyarrow as pa
 import pytest
 from google.protobuf import descriptor_pb2
 from grpc_tools import protoc
 
-from spark_kafka_sink.errors import SchemaError
+from spark_kafka_sink.errors import MissingDependencyError, SchemaError
+from spark_kafka_sink.formats import protobuf_descriptor
 from spark_kafka_sink.formats.protobuf import ProtobufFormat
 from spark_kafka_sink.formats.protobuf_descriptor import encode_message_indexes, parse_descriptor
 from tests.documents import command_lines
@@ -31,6 +34,55 @@ def test_message_indexes_identify_message_in_file(name: str | None, indexes: byt
     columns = [pa.field("id", pa.int64())] if name == "Order" else []
     assert parse_descriptor(schema, name, columns).message_indexes == indexes
     assert encode_message_indexes([3]) == b"\2\6"
+
+
+class _FieldDescriptor5:
+    """The FieldDescriptor of protobuf 5.29 to 6.30, which has `label` instead of `is_required` and `is_repeated`."""
+
+    def __init__(self, field: Any) -> None:
+        proto = descriptor_pb2.DescriptorProto()
+        field.containing_type.CopyToProto(proto)
+        self.label = proto.field[field.index].label
+        self._field = field
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("is_required", "is_repeated"):
+            raise AttributeError(name)
+        return getattr(self._field, name)
+
+
+class _Descriptor5:
+    def __init__(self, message: Any) -> None:
+        self.fields = [_FieldDescriptor5(field) for field in message.fields]
+        self._message = message
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._message, name)
+
+
+def test_parses_descriptor_the_same_with_protobuf_5(monkeypatch: pytest.MonkeyPatch) -> None:
+    proto = """syntax = "proto2";
+        message M { required int32 a = 1; optional int32 b = 2; repeated int32 c = 3; map<string, int32> d = 4; }"""
+    schema = base64.b64encode(compile_proto(proto)).decode()
+    columns = [
+        pa.field("a", pa.int32()),
+        pa.field("b", pa.int32()),
+        pa.field("c", pa.list_(pa.int32())),
+        pa.field("d", pa.map_(pa.string(), pa.int32())),
+    ]
+    message = parse_descriptor(schema, None, columns)
+    find_message = protobuf_descriptor._find_message
+    monkeypatch.setattr(protobuf_descriptor, "_find_message", lambda *arguments: _Descriptor5(find_message(*arguments)))
+    assert parse_descriptor(schema, None, columns) == message
+    with pytest.raises(SchemaError, match="there is no column for the required field a of M"):
+        parse_descriptor(schema, None, columns[1:])
+
+
+@pytest.mark.parametrize("version", ["4.25.8", "5.28.3"])
+def test_rejects_old_protobuf_package(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(google.protobuf, "__version__", version)
+    with pytest.raises(MissingDependencyError, match=rf"in version 5.29 or later: .* Version {version} is installed\."):
+        parse_descriptor("", None, [])
 
 
 @pytest.mark.parametrize(
