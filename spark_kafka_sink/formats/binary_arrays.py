@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 
 from spark_kafka_sink.records.arrays import (
     EMPTY_BYTES,
-    MAX_OFFSET,
     build_null_mask,
     bytes_to_arrow,
     integers_to_numpy,
     numbers_to_arrow,
 )
+from spark_kafka_sink.records.byte_column import check_total_bytes, compute_data_nbytes, to_binary
 
 _BINARY = pa.binary()
 _ENCODED_SURROGATE_PATTERN = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
@@ -41,15 +41,6 @@ _OFFSET_BYTES = 4
 def build_binary_scalar(data: bytes) -> pa.Scalar:
     """Return a binary scalar, for use as a piece that is the same in every row."""
     return bytes_to_arrow([data])[0]
-
-
-def to_binary(array: pa.Array) -> pa.Array:
-    """Convert a string or binary array to binary with 32-bit offsets. Only 64-bit offsets require a copy."""
-    if array.type == _BINARY:
-        return array
-    if pa.types.is_string(array.type):
-        return array.view(_BINARY)
-    return array.cast(_BINARY)
 
 
 def decode_for_error(texts: pa.Array, row_index: int) -> str:
@@ -79,11 +70,7 @@ def replace_invalid_utf8(texts: pa.Array) -> pa.Array:
     blocks = [
         _replace_in_block(array.slice(start, _UTF8_BLOCK_ROWS)) for start in range(0, len(array), _UTF8_BLOCK_ROWS)
     ]
-    total_bytes = sum(block.nbytes for block in blocks)  # includes the offsets, which makes little difference
-    if total_bytes > MAX_OFFSET:
-        raise pa.ArrowCapacityError(
-            f"{total_bytes} bytes in {len(array)} values exceed the {MAX_OFFSET} bytes that {_BINARY} can address"
-        )
+    check_total_bytes(sum(map(compute_data_nbytes, blocks)), len(array))
     return pa.concat_arrays(blocks)
 
 

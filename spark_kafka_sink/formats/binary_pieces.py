@@ -24,11 +24,10 @@ from spark_kafka_sink.formats.binary_arrays import (
     build_binary_scalar,
     choose_by_mask,
     repeat_value,
-    to_binary,
     view_byte_offsets,
 )
 from spark_kafka_sink.records.arrays import build_null_mask, integers_to_numpy, numbers_to_arrow
-from spark_kafka_sink.records.byte_column import read_byte_column
+from spark_kafka_sink.records.byte_column import read_byte_column, to_binary
 from spark_kafka_sink.records.fields import Field, mask_field
 from spark_kafka_sink.records.joined_rows import JoinedRowsBuilder
 

@@ -42,13 +42,13 @@ from spark_kafka_sink.formats.binary_arrays import (
     read_element_offsets,
     repeat_value,
     replace_invalid_utf8,
-    to_binary,
     to_text,
     view_byte_offsets,
 )
 from spark_kafka_sink.formats.java_numbers import find_non_finite, format_floats
 from spark_kafka_sink.formats.java_times import format_dates, format_times, format_timestamps
 from spark_kafka_sink.records.arrays import build_null_mask, integers_to_numpy, numbers_to_arrow
+from spark_kafka_sink.records.byte_column import to_binary
 
 # Escape sequence of each byte that cannot be written in a JSON string as it is. All other control characters are added
 # below.

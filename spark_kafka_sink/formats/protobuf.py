@@ -50,6 +50,7 @@ from spark_kafka_sink.formats.java_numbers import floats_to_numpy
 from spark_kafka_sink.formats.java_times import format_dates, format_times, format_timestamps
 from spark_kafka_sink.formats.protobuf_fields import MessageField
 from spark_kafka_sink.records.arrays import bytes_to_arrow, integers_to_numpy, numbers_to_arrow
+from spark_kafka_sink.records.byte_column import to_binary
 from spark_kafka_sink.records.fields import (
     build_constant_field,
     build_fixed_field,
@@ -219,8 +220,8 @@ def _encode_timestamps(column: pa.Array) -> list[Piece]:
 
 def _find_enum_numbers(field: MessageField, column: pa.Array, mask: Mask, path: str) -> NDArray[np.int64]:
     """Return the enum number of each row's name. Raise InvalidRecordError if a selected row has an unknown name."""
-    enum_names = bytes_to_arrow([name.encode() for name, _ in field.enum_values]).view(pa.string())
-    indices = integers_to_numpy(pc.index_in(column.cast(pa.string()), enum_names), null=-1)
+    enum_names = bytes_to_arrow([name.encode() for name, _ in field.enum_values])
+    indices = integers_to_numpy(pc.index_in(to_binary(column), enum_names), null=-1)
     is_unknown = apply_mask(indices < 0, mask)
     if is_unknown.any():
         example = decode_for_error(column, int(np.argmax(is_unknown)))

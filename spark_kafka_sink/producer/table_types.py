@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from spark_kafka_sink.diagnostics.text import sanitize
 from spark_kafka_sink.errors import InvalidRecordError, SchemaError
 from spark_kafka_sink.records.arrays import build_null_mask, integers_to_numpy, numbers_to_arrow
-from spark_kafka_sink.records.byte_column import compute_byte_sizes
+from spark_kafka_sink.records.byte_column import compute_byte_sizes, to_binary
 
 _REPLACEMENT_TYPES: tuple[tuple[Any, pa.DataType], ...] = (
     (pa.types.is_large_string, pa.string()),
@@ -36,6 +36,8 @@ _REPLACEMENT_TYPES: tuple[tuple[Any, pa.DataType], ...] = (
     (pa.types.is_time, pa.time64("ns")),
 )
 """Pairs of a predicate on an Arrow type and the Spark type that replaces it."""
+_NARROWED_TYPES = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
+"""Type with 32-bit offsets by type with 64-bit offsets."""
 _TYPES_WITH_OFFSETS = (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())
 """Types whose values are delimited by 32-bit or 64-bit offsets into one buffer."""
 _MS_PER_DAY = 86_400_000
@@ -136,6 +138,8 @@ def _convert(column: pa.Array, target_type: pa.DataType) -> pa.Array:
         return _round_down_to_microseconds(column, target_type)
     if types.is_date64(source_type) and types.is_date32(target_type):
         return _to_days(column)
+    if _NARROWED_TYPES.get(source_type) == target_type:
+        return to_binary(column).view(target_type)
     return column.cast(options=pc.CastOptions(target_type, allow_time_truncate=True))
 
 

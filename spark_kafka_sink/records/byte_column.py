@@ -82,7 +82,10 @@ class ByteColumn:
 
 
 def read_byte_column(array: pa.Array) -> ByteColumn:
-    """Read an Arrow array of bytes, strings or nulls. Raise OverflowError if all rows together exceed 2 GiB."""
+    """Read an Arrow array of bytes, strings or nulls.
+
+    Raise pa.ArrowCapacityError if all rows together exceed 2 GiB.
+    """
     if array.type.id == _NULL_TYPE_ID:
         array = array.cast(_BINARY)
     offsets, data = _read_offsets_and_data(array)
@@ -93,11 +96,38 @@ def read_byte_column(array: pa.Array) -> ByteColumn:
     if nulls is not None and np.logical_or.reduce(np.logical_and(offsets[1:] - offsets[:-1], nulls)):
         binary_type = pa.large_binary() if has_64_bit_offsets else _BINARY
         offsets, data = _read_offsets_and_data(array.cast(binary_type).fill_null(EMPTY_BYTES.cast(binary_type)))
-    if data is None:
-        data = pa.py_buffer(b"")
     if has_64_bit_offsets:
         offsets, data = _narrow_offsets(offsets, data)
     return ByteColumn(offsets, data, nulls)
+
+
+def to_binary(array: pa.Array) -> pa.Array:
+    """Convert an array of bytes, strings or nulls to binary with 32-bit offsets, without copying the bytes.
+
+    Nulls stay null. Raise pa.ArrowCapacityError if all rows together exceed 2 GiB.
+    """
+    if array.type == _BINARY:
+        return array
+    if pa.types.is_string(array.type):
+        return array.view(_BINARY)
+    if array.type.id not in _LARGE_TYPE_IDS:
+        return array.cast(_BINARY)
+    # Arrow's cast compares the last offset with the limit, and therefore rejects a slice behind the first 2 GiB of an
+    # array, even if the slice itself is small.
+    offsets, data = _narrow_offsets(*_read_offsets_and_data(array))
+    validity = pa.py_buffer(np.packbits(~build_null_mask(array), bitorder="little")) if array.null_count else None
+    return pa.Array.from_buffers(_BINARY, len(array), [validity, pa.py_buffer(offsets), data])
+
+
+def check_total_bytes(total_bytes: int, row_count: int) -> None:
+    """Raise pa.ArrowCapacityError if an array of this size would exceed the 2 GiB that 32-bit offsets can address.
+
+    Some of Arrow's functions raise ArrowInvalid in this case, and others let the offsets overflow.
+    """
+    if total_bytes > MAX_OFFSET:
+        raise pa.ArrowCapacityError(
+            f"{total_bytes} bytes in {row_count} rows exceed the {MAX_OFFSET} bytes that 32-bit offsets can address"
+        )
 
 
 def compute_byte_sizes(array: pa.Array) -> NDArray[np.int64]:
@@ -122,10 +152,12 @@ def compute_data_nbytes(array: pa.Array) -> int:
     return int(offsets[-1]) - int(offsets[0])
 
 
-def _read_offsets_and_data(array: pa.Array) -> tuple[NDArray[Any], pa.Buffer | None]:
+def _read_offsets_and_data(array: pa.Array) -> tuple[NDArray[Any], pa.Buffer]:
     """Return the array's offsets, as int32 or int64, and the data buffer that they refer to."""
     dtype = _INT64 if array.type.id in _LARGE_TYPE_IDS else _INT32
     _, offset_buffer, data = array.buffers()
+    if data is None:
+        data = pa.py_buffer(b"")
     if offset_buffer is None or offset_buffer.size == 0:
         return np.zeros(len(array) + 1, dtype), data
     return np.frombuffer(offset_buffer, dtype, len(array) + 1, dtype.itemsize * array.offset), data
@@ -134,11 +166,9 @@ def _read_offsets_and_data(array: pa.Array) -> tuple[NDArray[Any], pa.Buffer | N
 def _narrow_offsets(offsets: NDArray[np.int64], data: pa.Buffer) -> tuple[NDArray[np.int32], pa.Buffer]:
     """Convert 64-bit offsets to 32-bit offsets that start at 0.
 
-    Return the offsets and the slice of the buffer that they refer to. Raise OverflowError if the slice exceeds 2 GiB.
+    Return the offsets and the slice of the buffer that they refer to. Raise pa.ArrowCapacityError if the slice exceeds
+    2 GiB.
     """
     base, end = int(offsets[0]), int(offsets[-1])
-    if end - base > MAX_OFFSET:
-        raise OverflowError(
-            f"{end - base} bytes in {len(offsets) - 1} rows exceed 32-bit offsets: split the chunk first"
-        )
+    check_total_bytes(end - base, len(offsets) - 1)
     return (offsets - base).astype(np.int32), data.slice(base, end - base)

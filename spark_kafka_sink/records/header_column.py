@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spark_kafka_sink.records.arrays import build_null_mask, integers_to_numpy, numbers_to_arrow
-from spark_kafka_sink.records.byte_column import ByteColumn, read_byte_column
+from spark_kafka_sink.records.byte_column import ByteColumn, read_byte_column, to_binary
 from spark_kafka_sink.records.joined_rows import JoinedRowsBuilder
 
 
@@ -84,12 +84,12 @@ def find_header_fields(data_type: pa.DataType) -> tuple[int, int] | None:
 
 def find_last_header_values(headers: HeaderColumn, name: str) -> pa.Array:
     """Return the value of each row's last header with this name. Return null for a row without such a header."""
-    has_name = pc.equal(headers.keys.cast(pa.binary()), pa.scalar(name.encode(), pa.binary()))
+    has_name = pc.equal(to_binary(headers.keys), pa.scalar(name.encode(), pa.binary()))
     header_indices = integers_to_numpy(pc.indices_nonzero(has_name)).astype(np.int64)
     last_indices = np.full(len(headers.starts) - 1, -1)
     # If a row has several headers with this name, numpy keeps the last index that is assigned to the row.
     last_indices[_find_rows_of_headers(headers, header_indices)] = header_indices
-    return headers.values.cast(pa.binary()).take(numbers_to_arrow(last_indices, last_indices < 0))
+    return to_binary(headers.values).take(numbers_to_arrow(last_indices, last_indices < 0))
 
 
 def append_headers(
@@ -114,7 +114,7 @@ def append_headers(
     starts = np.zeros(num_rows + 1, np.int64)
     keys, values = pa.array([], key_type), pa.array([], pa.binary())
     if headers is not None:
-        starts, keys, values = headers.starts, headers.keys.cast(key_type), headers.values.cast(pa.binary())
+        starts, keys, values = headers.starts, to_binary(headers.keys).view(key_type), to_binary(headers.values)
         if headers.present_mask is not None:
             keys = pc.if_else(pa.array(headers.present_mask), keys, pa.scalar(None, key_type))
     extended_rows = [_find_rows_to_extend(column, skip_nulls=skip_nulls) for column in new_headers.values()]

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_kafka_sink.errors import BrokerError, KafkaSinkError
+from spark_kafka_sink.records.byte_column import to_binary
 from spark_kafka_sink.records.columns import RecordColumns, combine_chunks
 from spark_kafka_sink.records.header_column import append_headers, read_header_column
 from spark_kafka_sink.spark.options.names import add_kafka_prefix
@@ -98,7 +99,7 @@ def _append_headers(
     if headers is not None:
         original_headers = read_header_column(combine_chunks(headers))
         # Unlike a cast to string, a view accepts keys that are not UTF-8.
-        keys = original_headers.keys.cast(pa.binary()).view(pa.string())
+        keys = to_binary(original_headers.keys).view(pa.string())
         # The record may have failed because a header has no key. Such a header gets an empty key in the dead letter,
         # which would otherwise fail for the same reason.
         original_headers = replace(original_headers, keys=keys.fill_null(""), present_mask=None)

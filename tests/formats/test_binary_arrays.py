@@ -12,7 +12,7 @@ from spark_kafka_sink.formats.binary_arrays import _replace_in_text, replace_inv
 from spark_kafka_sink.formats.json_text import JsonFormat
 from spark_kafka_sink.formats.protobuf import ProtobufFormat
 from spark_kafka_sink.formats.protobuf_fields import MessageField
-from spark_kafka_sink.records import arrays
+from spark_kafka_sink.records import byte_column
 
 
 @pytest.mark.parametrize(
@@ -68,8 +68,7 @@ def test_replaces_invalid_utf8_only_in_its_block(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("row_format", [JsonFormat(), ProtobufFormat((MessageField("s", 1, type_name="string"),))])
 def test_replacement_that_exceeds_arrow_limit_can_be_split(row_format: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """ArrowCapacityError makes the caller encode fewer rows at once."""
-    for module in (arrays, binary_arrays):
-        monkeypatch.setattr(module, "MAX_OFFSET", 40)
+    monkeypatch.setattr(byte_column, "MAX_OFFSET", 40)
     texts = pa.array([b"\xff" * 10, b"a" * 20]).view(pa.string())
-    with pytest.raises(pa.ArrowCapacityError, match="in 2 values exceed the 40 bytes that binary can address"):
+    with pytest.raises(pa.ArrowCapacityError, match="50 bytes in 2 rows exceed the 40 bytes"):
         row_format.encode_rows(["s"], [texts], 2)

@@ -12,7 +12,9 @@ from spark_kafka_sink.formats.avro_schema import derive_avro_schema
 from spark_kafka_sink.formats.encoder import ColumnsEncoder, RowFormat
 from spark_kafka_sink.formats.json_text import JsonFormat
 from spark_kafka_sink.formats.protobuf import ProtobufFormat
+from spark_kafka_sink.formats.protobuf_fields import MessageField
 from spark_kafka_sink.formats.protobuf_schema import derive_message
+from tests.records.large_arrays import build_behind_2_gib
 
 FIELDS = (pa.field("id", pa.int64(), nullable=False), pa.field("parts", pa.list_(pa.string()), nullable=False))
 PAYLOADS: list[dict[str, Any] | None] = [
@@ -47,3 +49,24 @@ def test_encodes_null_structs_to_null_and_others_unchanged(name: str) -> None:
     assert encoder.encode(batch.slice(1, 2)).to_pylist() == [first, None]
     assert encoder.encode(batch.slice(0, 1)).to_pylist() == [None]
     assert encoder.encode(batch.slice(0, 0)).to_pylist() == []
+
+
+_TEXT_FIELDS = (pa.field("text", pa.string()),)
+_COLOR_FIELD = MessageField("text", 1, type_name="enum", enum_values=(("RED", 1), ("BLUE", 2)))
+
+
+@pytest.mark.parametrize(
+    "row_format",
+    [
+        JsonFormat(),
+        AvroFormat(derive_avro_schema(_TEXT_FIELDS, None, null_first=False)),
+        ProtobufFormat(derive_message(_TEXT_FIELDS, None).fields),
+        ProtobufFormat((_COLOR_FIELD,)),
+    ],
+)
+def test_encodes_slice_behind_2_gib_of_large_strings(row_format: RowFormat) -> None:
+    """Spark has large strings with spark.sql.execution.arrow.useLargeVarTypes."""
+    encoder = ColumnsEncoder(row_format, _TEXT_FIELDS, (0,))
+    large_texts = build_behind_2_gib([b"RED", None, b"BLUE"], pa.large_string())
+    expected = encoder.encode(pa.record_batch({"text": ["RED", None, "BLUE"]}))
+    assert encoder.encode(pa.record_batch({"text": large_texts})) == expected

@@ -11,6 +11,7 @@ import pytest
 from spark_kafka_sink.errors import ConfigurationError, InvalidRecordError, SchemaError
 from spark_kafka_sink.producer.table_plan import ColumnMapping, plan_table
 from spark_kafka_sink.producer.table_types import compute_decoded_nbytes, convert_column, to_spark_type
+from tests.records.large_arrays import build_behind_2_gib
 
 WORDS = pa.DictionaryArray.from_arrays(pa.array([0, None, 1], pa.int8()), pa.array(["a", "bb"], pa.string_view()))
 LIST_OFFSETS = pa.array([0, None, 1, 3], pa.int32())
@@ -152,3 +153,10 @@ def test_computes_size_of_decoded_dictionaries() -> None:
     assert compute_decoded_nbytes(numbers) == 64
     assert compute_decoded_nbytes(pa.array([["a"]])) == 0
     assert compute_decoded_nbytes(pa.nulls(3, pa.dictionary(pa.int8(), pa.string()))) == 0
+
+
+@pytest.mark.parametrize("data_type", [pa.large_string(), pa.large_binary()])
+def test_converts_slice_behind_2_gib_of_column(data_type: pa.DataType) -> None:
+    column = build_behind_2_gib([b"a", None, b"bcd"], data_type)
+    target_type = to_spark_type(data_type)
+    assert convert_column(column, target_type, "c").equals(pa.array([b"a", None, b"bcd"]).view(target_type))

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.records.header_column import read_header_column
+from spark_kafka_sink.records.header_column import append_headers, find_last_header_values, read_header_column
 from tests.records.column_strategies import LIST_TYPES, NOW, header_array, sliced
+from tests.records.large_arrays import build_behind_2_gib
 from tests.records.reference_encoder import Row
 from tests.records.slices import BatchSlice, encode_slices
 from tests.records.test_encoder import assert_equal
@@ -92,3 +93,16 @@ def test_reads_struct_fields_in_any_case_and_order(names: tuple[str, str], is_re
     array = pa.array([[{names[0]: "a", names[1]: b"1"}], None], pa.list_(struct))
     headers = read_header_column(RecordColumns(pa.array(["x", "y"]), headers=array).headers)
     assert (headers.keys.to_pylist(), headers.values.to_pylist()) == (["a"], [b"1"])
+
+
+def test_finds_and_extends_headers_behind_2_gib() -> None:
+    keys = build_behind_2_gib([b"a", b"b", b"a"], pa.large_string())
+    values = build_behind_2_gib([b"1", b"2", None], pa.large_binary())
+    headers = read_header_column(pa.MapArray.from_arrays(pa.array([0, 2, 3], pa.int32()), keys, values))
+    assert find_last_header_values(headers, "a").to_pylist() == [b"1", None]
+    for key_type in (pa.string(), pa.binary()):
+        extended_headers = append_headers(headers, {"c": pa.array([b"3", None])}, 2, key_type=key_type, skip_nulls=True)
+        entry_type = pa.struct([("key", key_type), ("value", pa.binary())])
+        assert extended_headers.equals(
+            pa.array([[("a", b"1"), ("b", b"2"), ("c", b"3")], [("a", None)]], pa.list_(entry_type))
+        )

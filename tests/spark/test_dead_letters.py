@@ -10,6 +10,7 @@ from spark_kafka_sink.errors import BrokerError, InvalidRecordError, KafkaSinkEr
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.spark.dead_letters import MAX_TRUNCATED_BYTES, build_dead_letters, truncate_dead_letters
 from spark_kafka_sink.spark.failures import is_record_error
+from tests.records.large_arrays import build_behind_2_gib
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
@@ -40,6 +41,13 @@ def test_dead_letter_headers_contain_destination_and_error() -> None:
             ("pykafka.timestamp", b"1234"),
         ]
     ]
+
+
+def test_dead_letter_keeps_header_with_key_behind_2_gib() -> None:
+    keys, values = build_behind_2_gib([b"a"], pa.large_string()), pa.array([b"1"])
+    headers = pa.MapArray.from_arrays(pa.array([0, 1], pa.int32()), keys, values)
+    letters_table = letters(RecordColumns(value=pa.array([b"v"]), headers=headers))
+    assert read_headers(letters_table)[0][0] == ("a", b"1")
 
 
 def test_dead_letter_keeps_rejected_timestamp_as_header() -> None:
