@@ -232,6 +232,8 @@ def _compute_decoded_value_sizes(column: pa.Array) -> NDArray[np.int64]:
 
     The offsets of Arrow arrays are not counted.
     """
+    if not len(column):
+        return np.zeros(0, np.int64)
     data_type, types = column.type, pa.types
     if types.is_dictionary(data_type):
         return _compute_dictionary_value_sizes(column)
@@ -241,11 +243,11 @@ def _compute_decoded_value_sizes(column: pa.Array) -> NDArray[np.int64]:
         return _compute_list_sizes(_to_entry_lists(column))
     if _is_any_list(data_type):
         return _compute_list_sizes(column)
-    if len(column) and (types.is_string_view(data_type) or types.is_binary_view(data_type)):
+    if types.is_string_view(data_type) or types.is_binary_view(data_type):
         return _compute_view_value_sizes(column)
     if types.is_null(data_type) or data_type in _TYPES_WITH_OFFSETS:
         return compute_byte_sizes(column)
-    return np.full(len(column), column.nbytes // max(1, len(column)), np.int64)  # all values have the same size
+    return np.full(len(column), column.nbytes // len(column), np.int64)  # all values have the same size
 
 
 def _compute_dictionary_value_sizes(column: pa.Array) -> NDArray[np.int64]:
