@@ -70,7 +70,7 @@ def replace_invalid_utf8(texts: pa.Array) -> pa.Array:
     blocks = [
         _replace_in_block(array.slice(start, _UTF8_BLOCK_ROWS)) for start in range(0, len(array), _UTF8_BLOCK_ROWS)
     ]
-    check_total_bytes(sum(map(compute_data_nbytes, blocks)), len(array))
+    check_total_bytes(sum(map(compute_data_nbytes, blocks)))
     return pa.concat_arrays(blocks)
 
 
@@ -129,7 +129,11 @@ def repeat_value(data: bytes, row_count: int) -> pa.Array:
 
 
 def choose_by_index(indices: NDArray[Any], values: Sequence[bytes]) -> pa.Array:
-    """Return an array with `values[indices[row]]` in each row, like Arrow's `choose`."""
+    """Return an array with `values[indices[row]]` in each row, like Arrow's `choose`.
+
+    Raise pa.ArrowCapacityError if the array would exceed 2 GiB if each row had the longest value.
+    """
+    check_total_bytes(len(indices) * max(map(len, values), default=0))
     return bytes_to_arrow(values).take(numbers_to_arrow(indices.astype(np.int64, copy=False)))
 
 
@@ -143,8 +147,12 @@ def choose_by_mask(mask: NDArray[np.bool_], true_values: Any, false_values: Any)
 
 
 def from_byte_table(byte_table: NDArray[np.uint8], null_mask: NDArray[np.bool_] | None = None) -> pa.Array:
-    """Return the rows of a two-dimensional byte array as a binary array, with nulls where `null_mask` is True."""
+    """Return the rows of a two-dimensional byte array as a binary array, with nulls where `null_mask` is True.
+
+    Raise pa.ArrowCapacityError if the array would exceed 2 GiB.
+    """
     row_count, width = byte_table.shape
+    check_total_bytes(row_count * width)
     offsets = np.arange(row_count + 1, dtype=np.int32) * np.int32(width)
     data = pa.py_buffer(np.ascontiguousarray(byte_table))
     return pa.Array.from_buffers(_BINARY, row_count, [_build_validity_buffer(null_mask), pa.py_buffer(offsets), data])
@@ -187,7 +195,7 @@ def read_element_offsets(column: pa.Array) -> tuple[NDArray[np.int64], int, int]
 
 
 def scatter_groups(groups: Sequence[tuple[NDArray[np.int64], pa.Array]], row_count: int) -> pa.Array:
-    """Combine groups of rows into one array.
+    """Combine groups of rows into one array. Raise pa.ArrowCapacityError if it would exceed 2 GiB.
 
     `groups`: for each group, the indices of its rows in the result, and the rows. Each index must occur in exactly one
     group.
@@ -199,6 +207,7 @@ def scatter_groups(groups: Sequence[tuple[NDArray[np.int64], pa.Array]], row_cou
     for row_indices, _ in groups:
         indices_in_groups[row_indices] = np.arange(group_start, group_start + len(row_indices))
         group_start += len(row_indices)
+    check_total_bytes(sum(compute_data_nbytes(rows) for _, rows in groups))
     return pa.concat_arrays([rows for _, rows in groups]).take(numbers_to_arrow(indices_in_groups))
 
 

@@ -48,7 +48,7 @@ from spark_kafka_sink.formats.binary_arrays import (
 from spark_kafka_sink.formats.java_numbers import find_non_finite, format_floats
 from spark_kafka_sink.formats.java_times import format_dates, format_times, format_timestamps
 from spark_kafka_sink.records.arrays import build_null_mask, integers_to_numpy, numbers_to_arrow
-from spark_kafka_sink.records.byte_column import to_binary
+from spark_kafka_sink.records.byte_column import check_total_bytes, to_binary
 
 # Escape sequence of each byte that cannot be written in a JSON string as it is. All other control characters are added
 # below.
@@ -303,7 +303,10 @@ def _encode_keys(keys: pa.Array) -> pa.Array:
 
 
 def _escape(strings: pa.Array) -> pa.Array:
-    """Escape quotation marks, backslashes and control characters in JSON strings, as Jackson does."""
+    """Escape quotation marks, backslashes and control characters in JSON strings, as Jackson does.
+
+    Raise pa.ArrowCapacityError if the result would exceed 2 GiB.
+    """
     _, _, data = strings.buffers()
     if data is None or not len(strings):  # no row contains any text
         return strings
@@ -313,6 +316,8 @@ def _escape(strings: pa.Array) -> pa.Array:
     if not needs_escape.any():
         return strings
     escaped_bytes = np.unique(data_bytes[needs_escape]).tolist()
+    added_bytes = sum(np.count_nonzero(data_bytes == byte) * (len(_ESCAPES[byte]) - 1) for byte in escaped_bytes)
+    check_total_bytes(len(data_bytes) + added_bytes)
     # Escape the backslash first. All other escape sequences contain a backslash, which must not be escaped again.
     if _BACKSLASH in escaped_bytes:
         escaped_bytes.remove(_BACKSLASH)
@@ -328,7 +333,7 @@ def _escape_name(name: str) -> bytes:
 
 
 def _encode_base64(column: pa.Array) -> pa.Array:
-    """Encode each row as base64. Nulls stay null."""
+    """Encode each row as base64. Nulls stay null. Raise pa.ArrowCapacityError if the result would exceed 2 GiB."""
     # Base64 encodes three bytes as four characters. Pad each row to a multiple of three bytes, so that a single call
     # can encode all rows, and then overwrite the encoded padding with `=`. For example, `ab` is padded to `ab\0`, which
     # is encoded as `YWIA` and becomes `YWI=`.
@@ -342,6 +347,7 @@ def _encode_base64(column: pa.Array) -> pa.Array:
     _, _, data = padded_bytes.buffers()
     offsets = view_byte_offsets(padded_bytes)
     data_bytes = memoryview(data)[int(offsets[0]) : int(offsets[-1])] if data is not None else b""
+    check_total_bytes(len(data_bytes) // 3 * 4)
     # Copy to a bytearray, because a numpy array that views a bytes object is read-only.
     encoded_bytes = np.frombuffer(bytearray(base64.b64encode(data_bytes)), np.uint8)
     encoded_offsets = (offsets - offsets[0]) // 3 * 4  # [0, 3, 9] -> [0, 4, 12]

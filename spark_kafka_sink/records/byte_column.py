@@ -119,14 +119,14 @@ def to_binary(array: pa.Array) -> pa.Array:
     return pa.Array.from_buffers(_BINARY, len(array), [validity, pa.py_buffer(offsets), data])
 
 
-def check_total_bytes(total_bytes: int, row_count: int) -> None:
+def check_total_bytes(total_bytes: int) -> None:
     """Raise pa.ArrowCapacityError if an array of this size would exceed the 2 GiB that 32-bit offsets can address.
 
     Some of Arrow's functions raise ArrowInvalid in this case, and others let the offsets overflow.
     """
     if total_bytes > MAX_OFFSET:
         raise pa.ArrowCapacityError(
-            f"{total_bytes} bytes in {row_count} rows exceed the {MAX_OFFSET} bytes that 32-bit offsets can address"
+            f"{total_bytes} bytes exceed the {MAX_OFFSET} bytes that 32-bit offsets can address"
         )
 
 
@@ -170,5 +170,5 @@ def _narrow_offsets(offsets: NDArray[np.int64], data: pa.Buffer) -> tuple[NDArra
     2 GiB.
     """
     base, end = int(offsets[0]), int(offsets[-1])
-    check_total_bytes(end - base, len(offsets) - 1)
+    check_total_bytes(end - base)
     return (offsets - base).astype(np.int32), data.slice(base, end - base)

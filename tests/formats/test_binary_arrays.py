@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from spark_kafka_sink.formats import binary_arrays
-from spark_kafka_sink.formats.binary_arrays import _replace_in_text, replace_invalid_utf8
+from spark_kafka_sink.formats.binary_arrays import (
+    _replace_in_text,
+    choose_by_index,
+    from_byte_table,
+    replace_invalid_utf8,
+    scatter_groups,
+)
 from spark_kafka_sink.formats.json_text import JsonFormat
 from spark_kafka_sink.formats.protobuf import ProtobufFormat
 from spark_kafka_sink.formats.protobuf_fields import MessageField
@@ -70,5 +78,23 @@ def test_replacement_that_exceeds_arrow_limit_can_be_split(row_format: Any, monk
     """ArrowCapacityError makes the caller encode fewer rows at once."""
     monkeypatch.setattr(byte_column, "MAX_OFFSET", 40)
     texts = pa.array([b"\xff" * 10, b"a" * 20]).view(pa.string())
-    with pytest.raises(pa.ArrowCapacityError, match="50 bytes in 2 rows exceed the 40 bytes"):
+    with pytest.raises(pa.ArrowCapacityError, match="50 bytes exceed the 40 bytes"):
         row_format.encode_rows(["s"], [texts], 2)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: choose_by_index(np.array([0, 1, 1]), [b"", b"a" * 20]),
+        lambda: from_byte_table(np.zeros((3, 20), np.uint8)),
+        lambda: scatter_groups([(np.array([0, 2]), pa.array([b"a" * 20] * 2)), (np.array([1]), pa.array([b"b"]))], 3),
+    ],
+)
+def test_array_that_exceeds_arrow_limit_is_not_built(
+    build: Callable[[], pa.Array], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Arrow lets the offsets overflow, or raises an error that does not make the caller encode fewer rows at once."""
+    assert len(build()) == 3
+    monkeypatch.setattr(byte_column, "MAX_OFFSET", 40)
+    with pytest.raises(pa.ArrowCapacityError, match="bytes exceed the 40 bytes that 32-bit offsets can address"):
+        build()

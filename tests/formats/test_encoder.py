@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_kafka_sink.errors import RecordTooLargeError
 from spark_kafka_sink.formats.avro import AvroFormat
 from spark_kafka_sink.formats.avro_schema import derive_avro_schema
 from spark_kafka_sink.formats.encoder import ColumnsEncoder, RowFormat
@@ -14,6 +15,7 @@ from spark_kafka_sink.formats.json_text import JsonFormat
 from spark_kafka_sink.formats.protobuf import ProtobufFormat
 from spark_kafka_sink.formats.protobuf_fields import MessageField
 from spark_kafka_sink.formats.protobuf_schema import derive_message
+from spark_kafka_sink.records import byte_column
 from tests.records.large_arrays import build_behind_2_gib
 
 FIELDS = (pa.field("id", pa.int64(), nullable=False), pa.field("parts", pa.list_(pa.string()), nullable=False))
@@ -70,3 +72,27 @@ def test_encodes_slice_behind_2_gib_of_large_strings(row_format: RowFormat) -> N
     large_texts = build_behind_2_gib([b"RED", None, b"BLUE"], pa.large_string())
     expected = encoder.encode(pa.record_batch({"text": ["RED", None, "BLUE"]}))
     assert encoder.encode(pa.record_batch({"text": large_texts})) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "json_value"),
+    [
+        ("\1" * 10, '"' + "\\u0001" * 10 + '"'),
+        ('\n"' * 14 + "a", '"' + '\\n\\"' * 14 + 'a"'),
+        (bytes(40), f'"{"A" * 54}=="'),
+    ],
+    ids=["control characters", "newlines and quotes", "binary"],
+)
+def test_splits_batch_whose_json_exceeds_arrow_limit(
+    value: str | bytes, json_value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An escaped or base64-encoded value takes more bytes than the value itself."""
+    batch = pa.record_batch({"v": [value] * 4})
+    encoder = ColumnsEncoder(JsonFormat(), tuple(batch.schema), (0,))
+    monkeypatch.setattr(byte_column, "MAX_OFFSET", 60)
+    encoded_rows = encoder.encode(batch)
+    assert encoded_rows.to_pylist() == [f'{{"v":{json_value}}}'.encode()] * 4
+    assert encoded_rows.num_chunks == 4
+    monkeypatch.setattr(byte_column, "MAX_OFFSET", 55)
+    with pytest.raises(RecordTooLargeError, match=r"The row is too large to encode: \d\d bytes exceed the 55 "):
+        encoder.encode(batch)

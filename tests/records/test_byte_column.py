@@ -44,8 +44,6 @@ def test_array_that_needs_64_bit_offsets_raises_capacity_error(monkeypatch: pyte
     monkeypatch.setattr(byte_column, "MAX_OFFSET", 5)
     array = pa.array([b"abc", b"def"], pa.large_binary())
     for convert in (to_binary, read_byte_column):
-        with pytest.raises(
-            pa.ArrowCapacityError, match="6 bytes in 2 rows exceed the 5 bytes that 32-bit offsets can address"
-        ):
+        with pytest.raises(pa.ArrowCapacityError, match="6 bytes exceed the 5 bytes that 32-bit offsets can address"):
             convert(array)
         assert convert(array[1:]) is not None
