@@ -2,7 +2,8 @@
 
 A record consists of its field values, without names. Integers are zigzag varints, as in Kafka's records. Floats are
 little-endian. Strings and bytes are preceded by their length. An array or map consists of its element count, its
-elements and a 0; an empty array or map is a single 0. A union consists of the branch index and the value.
+elements and a 0; an empty array or map is a single 0. A union consists of the branch index and the value. Invalid UTF-8
+in a string is replaced by U+FFFD, because readers such as fastavro reject it.
 
 Each column has a writer: a function that encodes the column and returns its bytes as pieces (binary_pieces.py). The
 writers are built from the schema and the column types. The driver builds them as well, so that a column that does not
@@ -28,7 +29,7 @@ from spark_kafka_sink.errors import SchemaError
 from spark_kafka_sink.formats.arrow_errors import convert_arrow_errors
 from spark_kafka_sink.formats.avro_scalars import ColumnWriter, build_scalar_writer
 from spark_kafka_sink.formats.avro_schema import NamedTypes, get_avro_type, parse_record_schema
-from spark_kafka_sink.formats.binary_arrays import is_string_type, read_element_offsets
+from spark_kafka_sink.formats.binary_arrays import is_string_type, read_element_offsets, replace_invalid_utf8
 from spark_kafka_sink.formats.binary_pieces import (
     ALL_ROWS,
     Mask,
@@ -280,7 +281,8 @@ def _encode_maps(column: pa.Array, mask: Mask, write_value: ColumnWriter) -> lis
     `write_value`: the writer for the values. It encodes the values of all maps as one column.
     """
     element_offsets, first_element_index, element_count = read_element_offsets(column)
-    key_lengths, keys = split_lengths_and_bytes(column.keys.slice(first_element_index, element_count))
+    all_keys = replace_invalid_utf8(column.keys.slice(first_element_index, element_count))
+    key_lengths, keys = split_lengths_and_bytes(all_keys)
     values = column.items.slice(first_element_index, element_count)
     value_pieces = write_value(values, build_element_mask(element_offsets, mask))
     entries = join_pieces([*build_signed_varint_fields(key_lengths), keys, *value_pieces], element_count)

@@ -16,7 +16,13 @@ from numpy.typing import NDArray
 
 from spark_kafka_sink.errors import InvalidRecordError, SchemaError
 from spark_kafka_sink.formats.avro_schema import compute_max_digits, find_logical_type, get_avro_type
-from spark_kafka_sink.formats.binary_arrays import choose_by_index, decode_for_error, is_binary_type, is_string_type
+from spark_kafka_sink.formats.binary_arrays import (
+    choose_by_index,
+    decode_for_error,
+    is_binary_type,
+    is_string_type,
+    replace_invalid_utf8,
+)
 from spark_kafka_sink.formats.binary_pieces import Mask, Piece, apply_mask, bools_to_numpy, split_lengths_and_bytes
 from spark_kafka_sink.formats.java_numbers import floats_to_numpy
 from spark_kafka_sink.records.arrays import bytes_to_arrow, integers_to_numpy
@@ -123,7 +129,7 @@ def _build_float_writer(
 def _build_string_writer(
     _schema: Any, _logical_type: str | None, data_type: pa.DataType, _path: str
 ) -> ColumnWriter | None:
-    return _encode_length_prefixed if is_string_type(data_type) else None
+    return _encode_strings if is_string_type(data_type) else None
 
 
 def _build_bytes_writer(
@@ -132,6 +138,10 @@ def _build_bytes_writer(
     if logical_type == "decimal":
         return _build_decimal_writer(schema, data_type)
     return _encode_length_prefixed if is_binary_type(data_type) else None
+
+
+def _encode_strings(column: pa.Array, mask: Mask) -> list[Piece]:
+    return _encode_length_prefixed(replace_invalid_utf8(column), mask)
 
 
 def _encode_length_prefixed(column: pa.Array, _mask: Mask) -> list[Piece]:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from spark_kafka_sink.errors import InvalidRecordError, SchemaError
 from spark_kafka_sink.formats.avro import build_record_writer
 from spark_kafka_sink.formats.avro_scalars import build_scalar_writer
+from spark_kafka_sink.formats.avro_schema import derive_avro_schema
 from tests.formats.avro_reference import (
     encode,
     encode_with_fastavro,
@@ -82,6 +83,33 @@ def test_rejects_enum_value_that_is_not_utf8_and_shows_it() -> None:
             pa.record_batch({"a": invalid}),
         )
     assert "\\xff" in str(caught.value)
+
+
+def test_replaces_invalid_utf8_in_strings_but_not_in_bytes() -> None:
+    invalid = pa.array([b"caf\xe9", None, "caf\u00e9".encode()])
+    valid_texts = pa.array(["caf\ufffd", None, "caf\u00e9"])
+    invalid_batch = pa.record_batch(
+        {
+            "s": invalid.view(pa.string()),
+            "l": pa.ListArray.from_arrays(pa.array([0, 1, 3, 3], pa.int32()), invalid.view(pa.string())),
+            "m": pa.MapArray.from_arrays(
+                pa.array([0, 1, 2, 2], pa.int32()), invalid.drop_null().view(pa.string()), invalid.drop_null()
+            ),
+            "b": invalid,
+        }
+    )
+    valid_batch = pa.record_batch(
+        {
+            "s": valid_texts,
+            "l": pa.ListArray.from_arrays(pa.array([0, 1, 3, 3], pa.int32()), valid_texts),
+            "m": pa.MapArray.from_arrays(
+                pa.array([0, 1, 2, 2], pa.int32()), valid_texts.drop_null(), invalid.drop_null()
+            ),
+            "b": invalid,
+        }
+    )
+    schema = derive_avro_schema(list(valid_batch.schema), None, null_first=False)
+    assert encode(schema, invalid_batch) == encode_with_fastavro(schema, valid_batch)
 
 
 def test_rejects_bytes_whose_size_differs_from_fixed_type() -> None:
