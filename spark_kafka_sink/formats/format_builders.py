@@ -28,6 +28,9 @@ MAGIC_BYTE = b"\0"
 GUID_MAGIC_BYTE = b"\1"
 """First byte of a record header with the schema's GUID. The 16 bytes of the GUID follow."""
 
+_MAX_COLUMN_NESTING = 100
+"""Maximum depth of lists, maps and structs in a column. The formats recurse, with up to five frames per level."""
+
 
 class SchemaSpec(NamedTuple):
     """A schema from the user or from a registry. If it is derived from the columns, only its name is given here."""
@@ -64,6 +67,8 @@ def build_format(format_name: str, fields: Sequence[pa.Field], schema: SchemaSpe
 
     `fields`: names and types of the encoded columns.
     """
+    for field in fields:
+        _check_nesting(field)
     format_and_schema = _BUILDERS[format_name](fields, schema)
     # Encode an empty batch, because Arrow rejects unsupported types (ArrowNotImplementedError) even without rows.
     empty_columns = [pa.nulls(0, field.type) for field in fields]
@@ -71,6 +76,23 @@ def build_format(format_name: str, fields: Sequence[pa.Field], schema: SchemaSpe
     encoder = ColumnsEncoder(format_and_schema.row_format, tuple(fields), positions=tuple(range(len(fields))))
     encoder.encode(empty_batch)
     return format_and_schema
+
+
+def _check_nesting(field: pa.Field) -> None:
+    """Raise SchemaError if lists, maps and structs are nested too deeply in a column."""
+    # Descend one level of nesting per step, without recursion.
+    types_at_depth = [field.type]
+    for _ in range(_MAX_COLUMN_NESTING + 1):
+        types_at_depth = [inner_type for data_type in types_at_depth for inner_type in _list_inner_types(data_type)]
+        if not types_at_depth:
+            return
+    raise SchemaError(f"column {field.name} is nested more than {_MAX_COLUMN_NESTING} levels deep; flatten it")
+
+
+def _list_inner_types(data_type: pa.DataType) -> list[pa.DataType]:
+    if pa.types.is_map(data_type):
+        return [data_type.key_type, data_type.item_type]
+    return [data_type.field(index).type for index in range(data_type.num_fields)]
 
 
 def build_format_from_registry(

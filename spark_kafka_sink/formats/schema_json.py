@@ -8,9 +8,10 @@ from typing import Any
 from spark_kafka_sink.errors import SchemaError
 
 MAX_NESTING = 400
-"""Maximum depth of arrays and objects.
+"""Maximum depth of arrays and objects. A nested struct takes up to four levels.
 
-A nested struct takes four levels, and the recursion over a schema of this depth stays below Python's recursion limit.
+Functions that recurse over the whole schema use up to two frames per level, which stays below Python's recursion limit.
+Functions that need more frames descend only as deep as the columns, whose depth `build_format` limits.
 """
 
 

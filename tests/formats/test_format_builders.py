@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from typing import Any
 from uuid import UUID
 
 import pyarrow as pa
 import pytest
 
 from spark_kafka_sink.errors import SchemaError
-from spark_kafka_sink.formats.format_builders import FormatAndSchema, build_format_from_registry
+from spark_kafka_sink.formats.format_builders import (
+    FORMATS,
+    NO_SCHEMA,
+    FormatAndSchema,
+    SchemaSpec,
+    build_format,
+    build_format_from_registry,
+)
 from spark_kafka_sink.formats.json_text import JsonFormat
 from spark_kafka_sink.formats.schema_registry import RegisteredSchema
 
@@ -27,3 +37,31 @@ def test_rejects_latest_schema_of_another_type() -> None:
     registered = RegisteredSchema(7, text='{"type": "object"}', schema_type="JSON")
     with pytest.raises(SchemaError, match="the schema with id 7 in the registry has type JSON, not AVRO"):
         build_format_from_registry("avro-confluent", [pa.field("a", pa.int64())], registered, None)
+
+
+def _nest(levels: int, nest: Callable[[Any], Any], innermost: Any) -> Any:
+    for _ in range(levels):
+        innermost = nest(innermost)
+    return innermost
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+@pytest.mark.parametrize(
+    "nest",
+    [pa.list_, lambda inner: pa.struct([("x", inner)]), lambda inner: pa.map_(pa.string(), inner)],
+    ids=["list", "struct", "map"],
+)
+def test_rejects_deeply_nested_columns(format_name: str, nest: Callable[[Any], Any]) -> None:
+    for levels in (101, 1_000):
+        columns = [pa.field("id", pa.int64()), pa.field("a", _nest(levels, nest, pa.int32()))]
+        with pytest.raises(SchemaError, match="column a is nested more than 100 levels deep; flatten it"):
+            build_format(format_name, columns, NO_SCHEMA)
+
+
+def test_accepts_columns_of_maximum_depth() -> None:
+    list_type = _nest(100, pa.list_, pa.int32())
+    for data_type in (list_type, _nest(100, lambda inner: pa.struct([("x", inner)]), pa.int32())):
+        assert build_format("json", [pa.field("a", data_type)], NO_SCHEMA)
+    array_schema = _nest(100, lambda items: {"type": "array", "items": items}, "int")
+    schema = json.dumps({"type": "record", "name": "R", "fields": [{"name": "a", "type": array_schema}]})
+    assert build_format("avro", [pa.field("a", list_type)], SchemaSpec(schema))
