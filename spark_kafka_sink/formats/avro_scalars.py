@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from spark_kafka_sink.diagnostics.text import sanitize
 from spark_kafka_sink.errors import InvalidRecordError, SchemaError
 from spark_kafka_sink.formats.avro_schema import compute_max_digits, find_logical_type, get_avro_type
 from spark_kafka_sink.formats.binary_arrays import (
@@ -51,7 +52,8 @@ def build_scalar_writer(schema: Any, data_type: pa.DataType, path: str) -> Colum
         description = f"{avro_type} ({logical_type})" if logical_type else avro_type
         declared_logical_type = schema.get("logicalType") if isinstance(schema, Mapping) else None
         if declared_logical_type != logical_type:
-            description = f"{avro_type}, whose logical type {declared_logical_type} is invalid and therefore ignored"
+            name = sanitize(str(declared_logical_type))
+            description = f"{avro_type}, whose logical type {name} is invalid and therefore ignored"
         raise SchemaError(f"column {path} has type {data_type}, which cannot be written as Avro type {description}")
     return writer
 

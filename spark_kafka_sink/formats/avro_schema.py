@@ -141,9 +141,10 @@ def find_logical_type(schema: Any) -> str | None:
 
     Readers ignore invalid logical types, as Avro's specification requires.
     """
-    if not isinstance(schema, Mapping) or schema.get("logicalType") is None:
+    logical_type: Any = schema.get("logicalType") if isinstance(schema, Mapping) else None
+    if not _is_name(logical_type):
         return None
-    avro_type, logical_type = get_avro_type(schema), str(schema["logicalType"])
+    avro_type = get_avro_type(schema)
     is_valid = avro_type in _LOGICAL_TYPE_BASES.get(logical_type, (avro_type,))
     if logical_type == "decimal":
         precision: Any = schema.get("precision")
@@ -228,6 +229,10 @@ _EXPECTED_VALUES: dict[Callable[[Any], bool], str] = {
 """Description of the values that a check accepts, for error messages."""
 _NAMED_TYPES = ("record", "error", "enum", "fixed")
 """Types that have a name, by which other types in the same schema can refer to them."""
+_RECORD_TYPES = ("record", "error")
+"""Types with fields."""
+_ELEMENT_ATTRIBUTES = {"array": "items", "map": "values"}
+"""Attribute that contains the schema of the elements, by type."""
 _Attributes = dict[str, Callable[[Any], bool]]
 """Attributes of a type by name, each with the check of its value."""
 _REQUIRED_ATTRIBUTES: dict[str, _Attributes] = {
@@ -239,23 +244,20 @@ _REQUIRED_ATTRIBUTES: dict[str, _Attributes] = {
     "map": {"values": _is_schema},
 }
 """Attributes that a type must have. All other types, such as `string`, need none."""
+_TYPES_OF_OBJECTS = (*PRIMITIVE_TYPES, *_REQUIRED_ATTRIBUTES)
+"""Types that an object can have. Any other type of an object is the name of a type that is defined elsewhere."""
 
 
 def _check_attributes(schema: Mapping[str, Any]) -> None:
     """Raise SchemaError if an attribute of this type is missing or invalid. Types nested in it are not checked."""
-    avro_type, logical_type = schema.get("type"), schema.get("logicalType")
-    if not _is_schema(avro_type):
+    avro_type = schema.get("type")
+    if not isinstance(avro_type, str):
         raise SchemaError("the Avro schema has an object whose type is missing or invalid")
-    required_attributes: _Attributes = {}
-    if isinstance(avro_type, str):
-        required_attributes |= _REQUIRED_ATTRIBUTES.get(avro_type, {})
-    for name, is_valid in required_attributes.items():
+    for name, is_valid in _REQUIRED_ATTRIBUTES.get(avro_type, {}).items():
         if not is_valid(schema.get(name)):
             raise SchemaError(
                 f"the Avro schema has a type {avro_type} whose {name} must be {_EXPECTED_VALUES[is_valid]}"
             )
-    if logical_type is not None and not _is_name(logical_type):
-        raise SchemaError("the Avro schema has a logicalType that is not a name")
 
 
 class NamedTypes:
@@ -299,10 +301,10 @@ class NamedTypes:
 
 def _find_inner_schemas(schema: Mapping[str, Any]) -> list[Any]:
     """Return the schemas nested directly in this schema."""
-    if schema["type"] in ("record", "error"):
+    if schema["type"] in _RECORD_TYPES:
         return [field["type"] for field in schema["fields"]]
-    inner_schemas = [schema.get(name) for name in ("items", "values", "type")]
-    return [inner for inner in inner_schemas if isinstance(inner, (Mapping, list))]
+    attribute = _ELEMENT_ATTRIBUTES.get(schema["type"])
+    return [] if attribute is None else [schema[attribute]]
 
 
 def _find_inner_namespace(schema: Any, namespace: str) -> str:
@@ -338,7 +340,7 @@ def parse_record_schema(schema_json: str) -> Any:
 
 
 def _unwrap_types(schema: Any) -> Any:
-    """Return an equivalent schema in which nulls are not objects, and the type of each object is a name.
+    """Return an equivalent schema in which the type of each object is not an object, a union, a reference or null.
 
     For example, {"type": "null"} becomes "null", and {"type": ["null", "int"]} becomes ["null", "int"].
 
@@ -349,13 +351,21 @@ def _unwrap_types(schema: Any) -> Any:
     if not isinstance(schema, Mapping):
         return schema
     avro_type = schema.get("type")
-    if avro_type == "null" or isinstance(avro_type, (Mapping, list)):
+    if isinstance(avro_type, (Mapping, list)):
         return _unwrap_types(avro_type)
-    inner_schemas = {name: _unwrap_types(schema[name]) for name in ("items", "values") if name in schema}
+    if not isinstance(avro_type, str):
+        return schema
+    if avro_type == "null" or avro_type not in _TYPES_OF_OBJECTS:
+        return avro_type
+    # Other types may have attributes with the same names, which Avro ignores.
+    attribute = _ELEMENT_ATTRIBUTES.get(avro_type)
+    if attribute in schema:
+        return {**schema, attribute: _unwrap_types(schema[attribute])}
     fields = schema.get("fields")
-    if isinstance(fields, list):
-        inner_schemas["fields"] = [
-            {**field, "type": _unwrap_types(field["type"])} if isinstance(field, Mapping) and "type" in field else field
-            for field in fields
-        ]
-    return {**schema, **inner_schemas}
+    if avro_type not in _RECORD_TYPES or not isinstance(fields, list):
+        return schema
+    unwrapped_fields = [
+        {**field, "type": _unwrap_types(field["type"])} if isinstance(field, Mapping) and "type" in field else field
+        for field in fields
+    ]
+    return {**schema, "fields": unwrapped_fields}

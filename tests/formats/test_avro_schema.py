@@ -94,11 +94,71 @@ def test_resolves_names_of_types_defined_in_union_and_in_dotted_namespace() -> N
     assert encode(schema, batch) == encode_with_fastavro(schema, batch)
 
 
+def test_resolves_named_types_in_objects() -> None:
+    point = {"type": "record", "name": "Point", "fields": [field_schema("x", "int")]}
+    data_type = pa.struct([("x", pa.int32())])
+    batch = pa.record_batch(
+        {
+            "a": pa.array([[{"x": 1}]], pa.list_(data_type)),
+            "b": pa.array([{"x": 2}], data_type),
+            "c": pa.array([[("k", {"x": 3})]], pa.map_(pa.string(), data_type)),
+        }
+    )
+
+    def build_schema(reference: Any) -> str:
+        return record_schema(
+            field_schema("a", {"type": "array", "items": point}),
+            field_schema("b", ["null", reference]),
+            field_schema("c", {"type": "map", "values": reference}),
+            namespace="geo",
+        )
+
+    for name in ("Point", "geo.Point"):
+        assert encode(build_schema({"type": name, "doc": "a point"}), batch) == encode(build_schema(name), batch)
+    with pytest.raises(SchemaError, match="the Avro schema uses the undefined name 'Line'"):
+        encode(build_schema({"type": "Line"}), batch)
+
+
+@pytest.mark.parametrize(
+    ("avro_type", "foreign_attributes"),
+    [
+        ({"type": "int"}, {"items": {"x": 1}, "values": [{"code": "A"}], "fields": [5]}),
+        ({"type": "array", "items": "int"}, {"values": 5, "fields": [{"name": "x", "type": 5}]}),
+        ({"type": "map", "values": "int"}, {"items": {"x": 1}}),
+        ({"type": "record", "name": "I", "fields": [field_schema("x", "int")]}, {"items": {"x": 1}, "values": 5}),
+    ],
+)
+def test_ignores_attributes_of_other_types(avro_type: Any, foreign_attributes: dict[str, Any]) -> None:
+    """As in Java, attributes that a type does not have are metadata."""
+    schema = {**avro_type, **foreign_attributes}
+    values: dict[str, tuple[Any, pa.DataType]] = {
+        "int": (1, pa.int32()),
+        "array": ([1], pa.list_(pa.int32())),
+        "map": ([("k", 1)], pa.map_(pa.string(), pa.int32())),
+        "record": ({"x": 1}, pa.struct([("x", pa.int32())])),
+    }
+    value, data_type = values[schema["type"]]
+    batch = pa.record_batch({"a": pa.array([value], data_type)})
+    assert encode(record_schema(field_schema("a", schema)), batch) == encode(
+        record_schema(field_schema("a", avro_type)), batch
+    )
+
+
+@pytest.mark.parametrize("logical_type", ["", 5, {"x": 1}, None, "\n"])
+def test_ignores_logical_type_that_is_not_a_name(logical_type: Any) -> None:
+    """Avro's specification requires that invalid logical types are ignored."""
+    schema = record_schema(field_schema("a", {"type": "int", "logicalType": logical_type}))
+    days = pa.record_batch({"a": pa.array([1], pa.int32()).view(pa.date32())})
+    assert encode(schema, days) == [b"\2"]
+    texts = pa.record_batch({"a": ["x"]})
+    with pytest.raises(SchemaError, match="column a has type string, which cannot be written as Avro type int"):
+        encode(schema, texts)
+
+
 @pytest.mark.parametrize(
     ("avro_type", "message"),
     [
         ({"type": 5}, "has an object whose type is missing or invalid"),
-        ({"type": "long", "logicalType": 5}, "has a logicalType that is not a name"),
         ({"type": "enum", "name": "e", "symbols": "A"}, "has a type enum whose symbols must be a list of names"),
     ],
 )
