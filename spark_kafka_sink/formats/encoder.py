@@ -53,6 +53,11 @@ class ColumnsEncoder:
     def names(self) -> tuple[str, ...]:
         return tuple(field.name for field in self.fields)
 
+    @property
+    def source_positions(self) -> tuple[int, ...]:
+        """Positions of the columns in the batch that the encoder reads."""
+        return self.positions if self.struct_position is None else (self.struct_position,)
+
     def encode(self, batch: pa.RecordBatch) -> pa.ChunkedArray:
         """Encode each row of a batch to a binary value. If fields of a struct are encoded, a null struct becomes null.
 
@@ -63,7 +68,8 @@ class ColumnsEncoder:
 
     def _encode_chunks(self, batch: pa.RecordBatch) -> list[pa.Array]:
         """Encode a batch to one array, or to several arrays if one would be too large."""
-        if batch.num_rows > 1 and batch.nbytes > _MAX_BATCH_BYTES:
+        size_bytes = sum(batch.column(position).nbytes for position in self.source_positions)
+        if batch.num_rows > 1 and size_bytes > _MAX_BATCH_BYTES:
             return self._encode_halves(batch)
         try:
             with convert_arrow_errors(*self.names):

@@ -50,7 +50,7 @@ class ColumnPlan:
             if isinstance(source, int):
                 used_positions.add(source)
             elif source is not None:
-                used_positions.update(source.positions if source.struct_position is None else [source.struct_position])
+                used_positions.update(source.source_positions)
         return sorted(used_positions)
 
     def split(self, batch: pa.RecordBatch) -> RowsByTopic:

@@ -417,8 +417,7 @@ def _find_target_types(
     }
     for encoder in encoders.values():
         if encoder is not None:
-            struct_position = encoder.struct_position
-            converted_positions.update(encoder.positions if struct_position is None else [struct_position])
+            converted_positions.update(encoder.source_positions)
     spark_types = {position: to_spark_type(schema.field(position).type) for position in sorted(converted_positions)}
     return {
         position: spark_type

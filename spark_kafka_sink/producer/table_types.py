@@ -214,21 +214,28 @@ def _flatten_offsets(lists: pa.Array) -> pa.Array:
 
 
 def compute_decoded_nbytes(column: pa.Array) -> int:
-    """Return how many bytes a column will have when its dictionaries are decoded; 0 if it has no dictionaries."""
-    return int(np.add.reduce(_compute_decoded_value_sizes(column))) if _contains_dictionary(column.type) else 0
+    """Return how many bytes a column will have when its dictionaries and views are decoded."""
+    if _contains_encoded_values(column.type):
+        return int(np.add.reduce(_compute_decoded_value_sizes(column)))
+    return int(column.nbytes)
 
 
-def _contains_dictionary(data_type: pa.DataType) -> bool:
-    """Return whether a type is a dictionary type or contains one at any depth."""
-    if pa.types.is_dictionary(data_type):
+def _contains_encoded_values(data_type: pa.DataType) -> bool:
+    """Return whether a type is a dictionary or view type or contains one at any depth.
+
+    Such a column's `nbytes` counts a value of a dictionary only once, and before pyarrow 24, it raises an error for
+    views.
+    """
+    types = pa.types
+    if types.is_dictionary(data_type) or types.is_string_view(data_type) or types.is_binary_view(data_type):
         return True
-    if pa.types.is_map(data_type):
-        return _contains_dictionary(data_type.key_type) or _contains_dictionary(data_type.item_type)
-    return any(_contains_dictionary(data_type.field(index).type) for index in range(data_type.num_fields))
+    if types.is_map(data_type):
+        return _contains_encoded_values(data_type.key_type) or _contains_encoded_values(data_type.item_type)
+    return any(_contains_encoded_values(data_type.field(index).type) for index in range(data_type.num_fields))
 
 
 def _compute_decoded_value_sizes(column: pa.Array) -> NDArray[np.int64]:
-    """Return how many bytes each value of a column will have when its dictionaries are decoded; 0 for a null.
+    """Return how many bytes each value of a column will have when it is decoded; 0 for a null.
 
     The offsets of Arrow arrays are not counted.
     """

@@ -394,16 +394,14 @@ def _build_failure(rows: TopicRows, batch_start: int, error: KafkaSinkError) -> 
 
 
 def _split_batches(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a reader in batches of at most MAX_BATCH_ROWS rows and about MAX_BATCH_BYTES bytes."""
+    """Yield the rows of a reader in batches of at most MAX_BATCH_ROWS rows and MAX_BATCH_BYTES bytes, or one row."""
     for batch in reader:
-        bytes_per_row = max(1, batch.nbytes // max(1, batch.num_rows))
-        max_rows = max(1, min(MAX_BATCH_ROWS, MAX_BATCH_BYTES // bytes_per_row))
-        for start in range(0, batch.num_rows, max_rows):
-            yield from _split_by_decoded_size(batch.slice(start, max_rows))
+        for start in range(0, batch.num_rows, MAX_BATCH_ROWS):
+            yield from _split_by_decoded_size(batch.slice(start, MAX_BATCH_ROWS))
 
 
 def _split_by_decoded_size(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Yield a batch in parts that have at most MAX_BATCH_BYTES when their dictionaries are decoded, or a single row.
+    """Yield a batch in halves, quarters, ... that have at most MAX_BATCH_BYTES when they are decoded, or a single row.
 
     A dictionary stores each value once. When it is decoded, the value is copied to every row that refers to it.
     """

@@ -151,7 +151,10 @@ def test_computes_size_of_decoded_dictionaries() -> None:
     assert compute_decoded_nbytes(nested) == 2_010
     numbers = pa.DictionaryArray.from_arrays(pa.array([0] * 8, pa.int8()), pa.array([1], pa.int64()))
     assert compute_decoded_nbytes(numbers) == 64
-    assert compute_decoded_nbytes(pa.array([["a"]])) == 0
+    lists = pa.array([["a"]])
+    assert compute_decoded_nbytes(lists) == lists.nbytes
+    assert compute_decoded_nbytes(pa.array(["x" * 50, None, "y"], pa.string_view())) == 51
+    assert compute_decoded_nbytes(pa.array([["x" * 50], []], pa.list_(pa.binary_view()))) == 50
     assert compute_decoded_nbytes(pa.nulls(3, pa.dictionary(pa.int8(), pa.string()))) == 0
 
 
