@@ -328,7 +328,7 @@ TRANSACTION_BRANCHES = (
     Branch(
         "a rejected request makes the transaction abortable",
         f"{_MANAGER}.handle_failure",
-        "if verdict is Verdict.ABORTABLE and (not (request.completes_abort and self.state is _State.ABORTING)):",
+        "if verdict is Verdict.ABORTABLE and self._can_abort_after_failure(request):",
     ),
     Branch("the coordinator aborts a transaction because of its timeout", f"{_MANAGER}.handle_result", "advice"),
     Branch(

@@ -284,7 +284,9 @@ class TransactionManager:
                 self._lifecycle.discard_pending()
                 transaction = self._require_transaction()
                 transaction.is_ended_by_close = True
-                return None if transaction.must_stay_open else self.abort()
+                if transaction.must_stay_open:
+                    return None
+                return self.abort()
             return self._lifecycle.pending_operation
 
     @property
