@@ -54,6 +54,11 @@ ACCEPTED_SURVIVORS: Mapping[str, str] = {
     ),
     "spark_kafka_sink/exactly_once/driver.py: Driver.commit: "
     "self._transactions.driver_number = start.entry.driver_number": _SWITCHES_DRIVER_ID_REASON,
+    "spark_kafka_sink/exactly_once/driver.py: Driver._take_over: if errors_by_id:": "see the next statement",
+    "spark_kafka_sink/exactly_once/driver.py: Driver._take_over: "
+    "raise precommit_errors.build_other_driver_error(self._transactions.driver_id)": (
+        "saves requests: the driver has lost its epoch, so the broker rejects its claim with the same error"
+    ),
     "spark_kafka_sink/exactly_once/driver.py: Driver.abort: "
     "self._transactions.driver_number = start.entry.driver_number": _SWITCHES_DRIVER_ID_REASON,
     "spark_kafka_sink/exactly_once/query_transactions.py: QueryTransactions.__init__: "

@@ -32,6 +32,7 @@ from spark_kafka_sink.exactly_once.entries import (
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
 from spark_kafka_sink.exactly_once.transaction_names import build_driver_id
 from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.protocol.error_codes import build_broker_error
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.requests.transaction_admin import describe_transactions, init_producer_id
 from spark_kafka_sink.requests.transaction_description import TransactionDescription
@@ -458,6 +459,17 @@ def test_start_whose_timeout_brokers_reject_does_not_fence_the_running_driver(qu
     assert start.is_waiting_for_tasks(description)
     query.commit(start, 1, query.write_tasks(start, 1))
     assert read_values(query.broker) == rows(0, 1)
+
+
+def test_start_fails_with_error_of_broker_that_rejects_every_timeout(query: Query) -> None:
+    """Unlike INVALID_TRANSACTION_TIMEOUT, this error has nothing to do with the requested timeouts."""
+    error = build_broker_error(error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactional id p-timeout")
+    with (
+        patch.object(QueryTransactions, "find_longest_timeout_ms", side_effect=error),
+        pytest.raises(PreflightError, match="p-timeout: TRANSACTIONAL_ID_AUTHORIZATION_FAILED"),
+    ):
+        query.begin()
+    assert list_open_ids(query.broker) == []
 
 
 def test_transactions_of_unnamed_job_last_at_most_an_hour(query: Query) -> None:
