@@ -15,7 +15,7 @@ import pytest
 from tools.accepted_survivors import ACCEPTED_SURVIVORS
 from tools.mutants import code_location, compile_mutant, delete_statement, find_loaded_functions, find_statements
 from tools.mutation_report import MutationReport, accepted_survivor_key
-from tools.mutation_tester import ROOT, resolve_targets
+from tools.mutation_tester import ROOT, TARGETS, resolve_target
 
 SOURCE = '''"""A module."""
 
@@ -240,8 +240,10 @@ import pathlib, sys
 from tools import mutation_tester
 sys.path.insert(0, {str(tmp_path)!r})
 mutation_tester.ROOT = pathlib.Path({str(tmp_path)!r})
-mutation_tester.TARGETS = {{f"{{name}}.py": (f"{tmp_path}/test_{{name}}.py",) for name in ("first", "second")}}
-sys.argv = ["mutation_tester", "--all-targets"]
+mutation_tester.TARGETS = {{
+    name: ((f"{{name}}.py",), (f"{tmp_path}/test_{{name}}.py",)) for name in ("first", "second")
+}}
+sys.argv = ["mutation_tester", {str(tmp_path / "first.py")!r}, "--target", "second"]
 sys.exit(mutation_tester.main())
 """
     process = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
@@ -282,7 +284,7 @@ pytest.main(["-q", "-p", "no:cacheprovider", "--capture=sys", {str(tests)!r}], p
 
 
 def test_targets_and_their_tests_exist() -> None:
-    targets = list(resolve_targets())
+    targets = [resolve_target(name) for name in TARGETS]
     names = {module.name for target in targets for module in target.modules}
     assert {"driver.py", "manager.py"} <= names
     assert all((ROOT / path).exists() for target in targets for path in target.tests)
@@ -291,8 +293,8 @@ def test_targets_and_their_tests_exist() -> None:
 def test_accepted_survivors_exist() -> None:
     keys = {
         accepted_survivor_key(module.relative_to(ROOT).as_posix(), statement)
-        for target in resolve_targets()
-        for module in target.modules
+        for name in TARGETS
+        for module in resolve_target(name).modules
         for statement in find_statements(module.read_text())
     }
     assert set(ACCEPTED_SURVIVORS) - keys == set()

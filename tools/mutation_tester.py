@@ -2,7 +2,7 @@
 
     python -m tools.mutation_tester spark_kafka_sink/exactly_once/late_attempts.py
     python -m tools.mutation_tester MODULE --tests tests/exactly_once -k "not explorer"
-    python -m tools.mutation_tester --all-targets                  all modules of TARGETS (hours)
+    python -m tools.mutation_tester --target sending               all modules of a target in TARGETS
 
 A mutant is a module without one of its statements or exception handlers. A mutant that passes all tests survives:
 either a test is missing, or the statement has no effect. The program prints one line for each surviving mutant, except
@@ -35,7 +35,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType, FunctionType
@@ -80,13 +80,12 @@ _SENDING_TESTS = (
     *_TRANSACTIONAL_PRODUCER_TESTS,
 )
 TARGETS = {
-    "spark_kafka_sink/exactly_once": _EXACTLY_ONCE_TESTS,
-    "spark_kafka_sink/spark/exactly_once.py": _EXACTLY_ONCE_TESTS,
-    "spark_kafka_sink/producer/transactions": _TRANSACTION_TESTS,
-    "spark_kafka_sink/producer/sending": _SENDING_TESTS,
-    "spark_kafka_sink/requests": ("tests/requests", *_TRANSACTION_TESTS),
+    "exactly-once": (("spark_kafka_sink/exactly_once", "spark_kafka_sink/spark/exactly_once.py"), _EXACTLY_ONCE_TESTS),
+    "transactions": (("spark_kafka_sink/producer/transactions",), _TRANSACTION_TESTS),
+    "sending": (("spark_kafka_sink/producer/sending",), _SENDING_TESTS),
+    "requests": (("spark_kafka_sink/requests",), ("tests/requests", *_TRANSACTION_TESTS)),
 }
-"""Packages and modules in which an untested statement could lose or duplicate rows, with the paths of their tests."""
+"""Packages and modules in which an untested statement could lose or duplicate rows, and the paths of their tests."""
 MIN_KILLED_SHARE = 0.97
 _MIN_CPU_SECONDS, _MIN_SECONDS, _SLOWDOWN_FACTOR = 3.0, 60.0, 10.0
 """Time limits of a test on a mutant: a minimum, plus the duration of the test on the unchanged module times a factor.
@@ -321,10 +320,11 @@ def _module_name(module: Path) -> str:
     return module.relative_to(ROOT).as_posix()
 
 
-def resolve_targets() -> Iterator[Target]:
-    for name, tests in TARGETS.items():
-        path = ROOT / name
-        yield Target(sorted(path.glob("*.py")) if path.is_dir() else [path], tests)
+def resolve_target(name: str) -> Target:
+    """Return a target of TARGETS, with the modules of its packages."""
+    paths, tests = TARGETS[name]
+    modules = [module for path in paths for module in (sorted((ROOT / path).glob("*.py")) or [ROOT / path])]
+    return Target(modules, tests)
 
 
 def main() -> int:
@@ -334,26 +334,27 @@ def main() -> int:
     parser.add_argument(
         "--lines", nargs="+", type=int, default=[], help="first lines of the statements to delete; default: all"
     )
-    parser.add_argument("--all-targets", action="store_true", help="mutate all modules of TARGETS")
+    parser.add_argument("--target", choices=TARGETS, help="mutate all modules of this target")
     parser.add_argument("--processes", type=int, default=1, help="number of mutants that are tested concurrently")
     parser.add_argument("--max-seconds", type=float, default=float("inf"), help="limit for the tests of a mutant")
     parser.add_argument("--show-killed", action="store_true", help="also print the mutants that a test detects")
     options, pytest_arguments = parser.parse_known_args()
     requested_modules = [module.resolve() for module in options.modules]
-    targets = list(resolve_targets())
-    if not options.all_targets:
-        other_modules = set(requested_modules).difference(*(target.modules for target in targets))
-        if other_modules and not options.tests:
-            parser.error(f"--tests is required: {min(other_modules)} belongs to no target")
-        targets = [
-            replace(target, modules=modules)
-            for target in [*targets, Target(sorted(other_modules), ())]
-            if (modules := [module for module in target.modules if module in requested_modules])
-        ]
+    if options.target:
+        requested_modules += resolve_target(options.target).modules
+    targets = [resolve_target(name) for name in TARGETS]
+    other_modules = set(requested_modules).difference(*(target.modules for target in targets))
+    if other_modules and not options.tests:
+        parser.error(f"--tests is required: {min(other_modules)} belongs to no target")
+    targets = [
+        replace(target, modules=modules)
+        for target in [*targets, Target(sorted(other_modules), ())]
+        if (modules := [module for module in target.modules if module in requested_modules])
+    ]
     if options.tests:
         targets = [replace(target, tests=options.tests) for target in targets]
     if not targets:
-        parser.error("a module or --all-targets is required")
+        parser.error("a module or --target is required")
     plugin = MutationPlugin(
         targets,
         lines=options.lines,

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tests.runner.parts import ROOT, SUBREAPER, Part
+from tools.mutation_tester import TARGETS
 
 FOLDER = ROOT / "build" / "soak"
 HISTORIES = ROOT / "build" / "histories"
@@ -54,7 +55,10 @@ def list_stages(pyspark_versions: Sequence[str]) -> list[Part]:
             _explorer(f"two-switches-{part}", "exactly_once.explorer", *_TWO_SWITCHES, "--part", f"{part}:{PARTS}")
             for part in range(PARTS)
         ),
-        Part("mutations", [sys.executable, "-m", "tools.mutation_tester", "--all-targets", *_PROCESSES]),
+        *(
+            Part(f"mutations-{name}", [sys.executable, "-m", "tools.mutation_tester", "--target", name, *_PROCESSES])
+            for name in TARGETS
+        ),
         Part("unit", ["env", "SOAK=1", "make", "--no-print-directory", "test-unit"]),
         *(
             Part(f"pyspark-{version}", ["make", "--no-print-directory", f"test-whole-pyspark-{version}"])
