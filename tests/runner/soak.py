@@ -56,7 +56,7 @@ def list_stages(pyspark_versions: Sequence[str]) -> list[Part]:
             for part in range(PARTS)
         ),
         *(
-            Part(f"mutations-{name}", [sys.executable, "-m", "tools.mutation_tester", "--target", name, *_PROCESSES])
+            Part(f"mutations-{name}", [sys.executable, "-m", "tools.mutation_tester", "--target", name, *_MUTANTS])
             for name in TARGETS
         ),
         Part("unit", ["env", "SOAK=1", "make", "--no-print-directory", "test-unit"]),
@@ -69,7 +69,9 @@ def list_stages(pyspark_versions: Sequence[str]) -> list[Part]:
     ]
 
 
-_PROCESSES = ("--processes", str(os.cpu_count() or 1))
+_CPU_COUNT = os.cpu_count() or 1
+_PROCESSES = ("--processes", str(_CPU_COUNT))
+_MUTANTS = ("--processes", str(4 * _CPU_COUNT))  # many of them only wait until a test's time limit
 _SEEDS = ("--seeds", "0:20000", "--require-branches")
 _TWO_SWITCHES = ("--every", "2", "--faults", "0")
 _OTHER_FAULTS = ("--kinds", "lose-response", "late-request")
