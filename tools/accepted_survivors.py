@@ -61,10 +61,6 @@ ACCEPTED_SURVIVORS: Mapping[str, str] = {
     ),
     "spark_kafka_sink/exactly_once/driver.py: Driver.abort: "
     "self._transactions.driver_number = start.entry.driver_number": _SWITCHES_DRIVER_ID_REASON,
-    "spark_kafka_sink/exactly_once/query_transactions.py: QueryTransactions.__init__: "
-    "self._prefetched_listing: TransactionListing | None = None": (
-        "declares the attribute: commit sets it before list_task_transactions reads it"
-    ),
     "spark_kafka_sink/exactly_once/operations.py: _read_entries: driver_ids.load_missing([FIRST_DRIVER_NUMBER])": (
         "saves a request: read_entry lists all driver ids if none is described"
     ),

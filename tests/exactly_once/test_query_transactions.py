@@ -189,6 +189,17 @@ def test_longest_timeout_is_found_without_change_of_the_driver_id(
     assert one.describe_driver_id() == description
 
 
+def test_requests_no_shorter_timeout_after_another_error(
+    two_drivers: tuple[QueryTransactions, QueryTransactions], broker: EmbeddedBroker
+) -> None:
+    one, _ = two_drivers
+    one.fence(None)
+    broker.control.when(api=ApiKey.INIT_PRODUCER_ID).fail(error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    with pytest.raises(BrokerError) as raised:
+        one.find_longest_timeout_ms((900_000, 5_000))
+    assert raised.value.code == error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+
+
 def test_accepts_granted_timeout_below_a_minute(broker: EmbeddedBroker) -> None:
     broker.cluster.coordinator.max_timeout_ms = 12_000
     query = Query(broker)
