@@ -76,10 +76,10 @@ class ConnectionLoss:
     """Whether the peer had responded, so that its address is correct and can be reached."""
     authentication_error: AuthenticationError | None = None
     remedy: str = ""
-    """How to fix the reason, if the client could not obtain its credentials or the broker rejected them; else ""."""
+    """The remedy, if the client could not obtain its credentials or the broker rejected them; otherwise empty."""
 
     def suggest_remedy(self, unreachable_remedy: str) -> str:
-        """Return how to fix the reason. `unreachable_remedy`: the remedy if the peer had not responded."""
+        """Return the remedy for the loss. `unreachable_remedy`: the remedy if the peer had not responded."""
         return self.remedy or (_RESPONDING_BROKER_REMEDY if self.has_responded else unreachable_remedy)
 
     @property

@@ -131,7 +131,7 @@ def repeat_value(data: bytes, row_count: int) -> pa.Array:
 def choose_by_index(indices: NDArray[Any], values: Sequence[bytes]) -> pa.Array:
     """Return an array with `values[indices[row]]` in each row, like Arrow's `choose`.
 
-    Raise pa.ArrowCapacityError if the array would exceed 2 GiB if each row had the longest value.
+    Raise pa.ArrowCapacityError if the array would exceed 2 GiB with the longest value in every row.
     """
     check_total_bytes(len(indices) * max(map(len, values), default=0))
     return bytes_to_arrow(values).take(numbers_to_arrow(indices.astype(np.int64, copy=False)))

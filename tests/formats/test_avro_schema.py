@@ -129,7 +129,7 @@ def test_resolves_named_types_in_objects() -> None:
     ],
 )
 def test_ignores_attributes_of_other_types(avro_type: Any, foreign_attributes: dict[str, Any]) -> None:
-    """As in Java, attributes that a type does not have are metadata."""
+    """Like Java, treat attributes that the specification does not define for a type as metadata."""
     schema = {**avro_type, **foreign_attributes}
     values: dict[str, tuple[Any, pa.DataType]] = {
         "int": (1, pa.int32()),

@@ -57,7 +57,7 @@ def test_error_for_missing_prefix_suggests_prefix_for_accepted_default(name: str
 
 
 @pytest.mark.parametrize(
-    ("name", "meant"),
+    ("name", "suggestion"),
     [
         ("kafka.lingr.ms", "linger.ms"),
         ("kafka.sasl.mechanisms", "sasl.mechanism"),
@@ -68,9 +68,9 @@ def test_error_for_missing_prefix_suggests_prefix_for_accepted_default(name: str
         ("path", "topic option"),
     ],
 )
-def test_suggests_option_for_misspelt_name(name: str, meant: str) -> None:
+def test_suggests_option_for_misspelt_name(name: str, suggestion: str) -> None:
     (fault,) = faults(NEEDED | {name: "x"})
-    assert meant in fault
+    assert suggestion in fault
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_rejects_unknown_option_without_similar_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("name", "advice"),
     [
         ("kafka.ssl.ca.location", "here it is kafka.ssl.truststore.location, with kafka.ssl.truststore.type PEM."),
         ("kafka.queue.buffering.max.ms", "That is librdkafka's name; here it is kafka.linger.ms."),
@@ -114,7 +114,7 @@ def test_rejects_unknown_option_without_similar_name() -> None:
         ("bootstrap_servers", "Option names have dots here: kafka.bootstrap.servers."),
     ],
 )
-def test_suggests_kafka_option_for_name_of_another_client(name: str, words: str) -> None:
+def test_suggests_kafka_option_for_name_of_another_client(name: str, advice: str) -> None:
     (fault,) = faults(NEEDED | {name: "hush-hush"})
-    assert words in fault
+    assert advice in fault
     assert "hush-hush" not in fault
