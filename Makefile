@@ -110,9 +110,8 @@ spark-matrix: kafka $(ALL_SPARKS:%=test-pyspark-%) $(SAIL)/.up-to-date ## the sm
 	touch $@
 
 # The lowest versions are read from pyproject.toml, so that what is declared is what is tested. Of the extras for users,
-# spark is missing, because its version is given below; gssapi, because it needs a compiler and Kerberos' headers; and
-# opentelemetry, because tests need its SDK in the same version, and an old SDK exports a gauge only once.
-MINIMUM_EXTRAS := cli\|prometheus\|openlineage\|oauth\|protobuf
+# spark is missing, because its version is given below, and gssapi, because it needs a compiler and Kerberos' headers.
+MINIMUM_EXTRAS := cli\|prometheus\|opentelemetry\|openlineage\|oauth\|protobuf
 .PHONY: test-minimums
 test-minimums: $(MINIMUMS)/.up-to-date ## the unit tests on the lowest versions that pyproject.toml allows
 	$(MINIMUMS)/bin/python -m $(UNIT_TESTS)

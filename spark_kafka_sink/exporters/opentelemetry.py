@@ -129,14 +129,18 @@ class WriteInstruments:
         }
         self._writes = meter.create_counter("pykafka.writes", "{write}")
         self._duration = meter.create_histogram("pykafka.write.duration", "s")
-        self._latency = meter.create_gauge("pykafka.write.latency", "s")
+        self._latencies_s: dict[tuple[str, float], float] = {}
+        """The latencies of each query's last write, by query and quantile."""
+        # An observable gauge, because older SDKs export a value that was set only once.
+        meter.create_observable_gauge("pykafka.write.latency", [self._observe_latencies], "s")
 
     def record(self, report: WriteReport) -> None:
         """Record a report and flush the provider. Usable as a `reportCallback`.
 
         The provider is flushed because the process that commits the write may exit before the next scheduled export.
         """
-        attributes = {"query": get_query_id(report)}
+        query_id = get_query_id(report)
+        attributes = {"query": query_id}
         for count_name, count in report.counts().items():
             self._counters[count_name].add(count * WRITE_METRICS[count_name].factor, attributes)
         self._writes.add(1, {**attributes, "status": report.status})
@@ -144,11 +148,16 @@ class WriteInstruments:
         for quantile in _QUANTILES:
             latency_ms = report.latency_ms(quantile)
             if not math.isnan(latency_ms):
-                self._latency.set(latency_ms / 1000, {**attributes, "quantile": quantile})
+                self._latencies_s[query_id, quantile] = latency_ms / 1000
         # If no SDK is installed, the provider is a no-op without force_flush.
         force_flush = getattr(self._provider, "force_flush", None)
         if force_flush is not None:
             force_flush()
+
+    def _observe_latencies(self, options: CallbackOptions) -> Iterator[Observation]:
+        # A copy, because the SDK may collect on another thread during `record`.
+        for (query_id, quantile), latency_s in self._latencies_s.copy().items():
+            yield Observation(latency_s, {"query": query_id, "quantile": quantile})
 
 
 def _to_instrument_name(name: str) -> str:
