@@ -1,4 +1,4 @@
-"""Generates and reads the tables of docs/errors.md.
+"""Generator and reader of the tables of docs/errors.md.
 
 `python -m tools.error_document` regenerates the table of Kafka's error codes. The tables of messages are written by
 hand. This module reads them, so that tests can look up messages.
