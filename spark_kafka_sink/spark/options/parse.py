@@ -220,7 +220,8 @@ def _is_ignored(name: str, *, has_format: bool, has_registry: bool) -> bool:
     `has_format`: whether the value or the key has a format.
     `has_registry`: whether a format uses a schema registry. Options of Confluent's serializers are then rejected. If
     credentials among them were ignored, requests to the registry would be sent without them. An option that only names
-    the source of the credentials is ignored, because jobs set it together with the credentials.
+    the source of the credentials is ignored: jobs usually set it together with the credentials. If its value stands for
+    Kafka's own (SASL_INHERIT or SASL_OAUTHBEARER_INHERIT), requests to the registry are sent without credentials.
     """
     unprefixed_name = name.removeprefix(KAFKA_PREFIX)
     if _FOREIGN_OPTION_NAMES_BY_LOWERCASE.get(name) in SOURCE_OPTIONS or unprefixed_name in CONSUMER_OPTIONS:
@@ -255,12 +256,10 @@ def _describe_unknown_option(name: str, value: str, spellings: Mapping[str, str]
     """
     spelling = spellings[name]
     duplicate_advice = _advise_on_duplicate(name, spelling, spellings)
-    if duplicate_advice:
-        return f"Unknown option '{spelling}'. {duplicate_advice}"
     if name == "path":
         return "Option 'path', from save(path), has no meaning for Kafka. To set the topic, use the topic option."
     if name in PRODUCER_OPTION_NAMES:
-        return f"Unknown option '{spelling}'. {_describe_missing_prefix(name, value)}"
+        return f"Unknown option '{spelling}'. {duplicate_advice or _describe_missing_prefix(name, value)}"
     if spelling in TABLE_AND_FILE_OPTIONS:
         return f"Option '{spelling}' is for tables or files and has no meaning for Kafka. Remove it."
     if spelling in ASYNC_PROGRESS_OPTIONS:
@@ -268,7 +267,7 @@ def _describe_unknown_option(name: str, value: str, spellings: Mapping[str, str]
             f"Option '{spelling}' is not supported: Spark tracks progress asynchronously only for its own Kafka sink. "
             "Remove it."
         )
-    return f"Unknown option '{spelling}'. {_suggest_option(name, value)}"
+    return f"Unknown option '{spelling}'. {duplicate_advice or _suggest_option(name, value)}"
 
 
 def _advise_on_duplicate(name: str, spelling: str, spellings: Mapping[str, str]) -> str:
@@ -277,8 +276,6 @@ def _advise_on_duplicate(name: str, spelling: str, spellings: Mapping[str, str])
     If the user corrected the name instead, one of the two values would silently replace the other.
 
     `name`: in lowercase, without the prefix `kafka.`.
-    `spelling`: the name to show, with the prefix if the user has set it.
-    `spellings`: as in `_describe_unknown_option`.
     """
     dotted_name = name.replace("_", ".")
     correct_name = KAFKA_PREFIX + dotted_name if dotted_name in PRODUCER_OPTION_NAMES else _find_sink_option(name)
@@ -322,7 +319,6 @@ def _suggest_option(name: str, value: str) -> str:
     serializer_suggestion = suggest_for_serializers(name)
     if serializer_suggestion is not None:
         return SINK_OPTION_SPELLING.format_text(serializer_suggestion)
-    # The user may mean the option of either part of the record, for example valueFormat or keyFormat.
     part_options = [OPTION_NAMES_BY_LOWERCASE.get(part + name.replace(".", "")) for part in RECORD_PARTS]
     if None not in part_options:
         return "Did you mean " + " or ".join(f"'{option}'" for option in part_options) + "?"
@@ -467,8 +463,7 @@ def _describe_unknown_kafka_option(name: str, value: str, spellings: Mapping[str
     `spellings`: the names to show, by lowercase name with the prefix.
     """
     spelling = spellings[f"{KAFKA_PREFIX}{name}"]
-    duplicate_advice = _advise_on_duplicate(name, spelling, spellings)
-    if duplicate_advice:
+    if duplicate_advice := _advise_on_duplicate(name, spelling, spellings):
         return f"{spelling} is not an option of the Kafka producer. {duplicate_advice}"
     sink_option = _find_sink_option(name)
     if sink_option is not None:

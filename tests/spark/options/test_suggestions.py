@@ -134,6 +134,12 @@ def test_suggestion_does_not_reject_accepted_default() -> None:
     assert fault.endswith(" Option names have dots here: kafka.enable.metrics.push.")
 
 
+@pytest.mark.parametrize("name", ["default.topic.config", "createTopic.configs", "createTopics.config.x"])
+def test_suggests_no_pattern_of_option_names(name: str) -> None:
+    (fault,) = faults(NEEDED | {name: "x"})
+    assert "createTopic.config.*" not in fault
+
+
 def test_rejects_unknown_option_without_similar_name() -> None:
     (fault,) = faults(NEEDED | {"zzzzzz": "1"})
     assert "Unknown option 'zzzzzz'" in fault
