@@ -155,14 +155,15 @@ def _reject_polars_object_columns(table: Any) -> None:
 
 
 def _find_row_count(table: Any) -> int | None:
-    """Return the number of rows of a table, or None if it is unknown."""
+    """Return the number of rows of a table, for the progress bar, or None if it is unknown.
+
+    len() is called only for tables in memory. For a DuckDB relation it would run the query, and with DuckDB 1, a stream
+    that was opened before would then end without rows.
+    """
     row_count = getattr(table, "num_rows", None)
     if isinstance(row_count, int):
         return row_count
-    try:
-        return len(table)
-    except Exception:  # a foreign type's len() may raise anything, and only the progress bar needs the result
-        return None
+    return len(table) if _format_type(table) in ("polars.DataFrame", "pandas.DataFrame") else None
 
 
 def _format_type(table: object) -> str:

@@ -283,6 +283,28 @@ def test_checks_columns_of_empty_table(producer: KafkaProducer, topic: str) -> N
         producer.send_table(topic, pa.table({"a": pa.array([], pa.string())}))
 
 
+class QueryResult:
+    """The lazy result of a query. As with DuckDB 1, len() runs the query, which ends the streams that are open."""
+
+    def __init__(self, row_count: int) -> None:
+        self._table = pa.table({"id": range(row_count)})
+        self._row_count = row_count
+        self._is_stream_open = True
+
+    def __len__(self) -> int:
+        self._is_stream_open = False
+        return self._row_count
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        batches = (batch for batch in self._table.to_batches() if self._is_stream_open)
+        return pa.RecordBatchReader.from_batches(self._table.schema, batches).__arrow_c_stream__(requested_schema)
+
+
+def test_sends_all_rows_of_query_whose_stream_len_would_end(producer: KafkaProducer, topic: str) -> None:
+    result = producer.send_table(topic, QueryResult(3), value_format="json")
+    assert result.rows_written == 3
+
+
 @pytest.mark.parametrize(("progress", "expected"), [(True, [("records", 3, 1, [3])]), (False, [])])
 def test_draws_progress_bar_on_terminal_if_enabled(
     monkeypatch: pytest.MonkeyPatch, producer: KafkaProducer, topic: str, progress: bool, expected: list[Any]
