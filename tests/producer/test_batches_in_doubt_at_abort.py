@@ -76,7 +76,7 @@ def test_connection_that_is_lost_during_abort_leaves_no_open_transaction() -> No
 
 
 @pytest.mark.parametrize("ms_before_close", [1000, 10], ids=["before", "during"])
-def test_transaction_whose_batch_expires_before_or_during_close_is_left_to_coordinator(
+def test_close_leaves_transaction_with_expired_batch_to_coordinator(
     ms_before_close: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The batch is not sent again, and the broker stores it late."""

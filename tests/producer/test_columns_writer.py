@@ -102,7 +102,7 @@ def test_rows_do_not_linger_while_the_writer_waits_for_their_results() -> None:
     assert (producer.lingered_in_waits, producer.lingers) == ([False] * 5, True)
 
 
-def test_goes_on_after_a_wait_with_room_for_half_of_the_rows_and_not_for_one_call() -> None:
+def test_waits_until_half_of_the_memory_is_free() -> None:
     """If it waited for single calls, a thousand partitions would get only a few rows at a time."""
     producer, writer = scripted(range(10))
     waits: dict[int, list[int]] = {}
@@ -123,7 +123,7 @@ def test_many_small_calls_are_bounded_by_the_memory_of_a_call() -> None:
         assert writer.pending_call_count * PENDING_CALL_BYTES == writer.pending_bytes <= producer.config.buffer_memory
 
 
-def test_drain_leaves_calls_that_are_added_meanwhile() -> None:
+def test_drain_excludes_calls_added_during_it() -> None:
     _, writer = scripted(range(10))
     writer.send(ROWS, 0, 0)
     for number, _ in writer.collect_all_results():
@@ -145,7 +145,7 @@ def test_rows_that_were_not_sent_fail_behind_the_results_of_earlier_calls() -> N
     assert (failure.rows.tolist(), failure.partition, failure.error) == (list(range(10)), None, error)
 
 
-def test_raises_what_the_producer_raises_and_has_no_call_then(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_raises_error_of_producer_and_keeps_no_pending_call(monkeypatch: pytest.MonkeyPatch) -> None:
     producer, writer = scripted(range(0))
 
     def refuse(*_: object) -> ScriptedFuture:

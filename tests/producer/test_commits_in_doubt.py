@@ -110,7 +110,7 @@ def test_commit_rejected_after_retriable_rejections_is_not_committed(version: in
 
 
 @BOTH
-def test_commit_may_be_committed_if_credentials_are_rejected_after_its_response_was_lost(version: int) -> None:
+def test_commit_is_in_doubt_if_credentials_are_rejected_after_lost_response(version: int) -> None:
     cluster = AuthenticatingCluster(FakeSystem(latency_ms=1), topics={"t": 1}, transaction_version=version)
     producer = create_producer(cluster, **SASL)
     producer.init_transactions()
@@ -125,7 +125,7 @@ def test_commit_may_be_committed_if_credentials_are_rejected_after_its_response_
     assert str(raised.value).endswith(WARNING)
 
 
-def test_commit_may_be_committed_if_its_response_contains_an_invalid_producer_id(
+def test_commit_is_in_doubt_if_response_has_invalid_producer_id(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cluster, producer = create_producer_in_transaction(2)

@@ -13,7 +13,7 @@ from tests.producer.batching.accumulator_harness import Clock
 from tests.producer.metrics_cases import WINDOW_MS, create_metrics, create_sent_batch
 
 
-def test_a_request_is_counted_by_batch_under_the_java_names() -> None:
+def test_counts_batches_of_request_under_java_names() -> None:
     metrics = create_metrics()
     metrics.record_request({"t": {0: create_sent_batch(3, 39), 1: create_sent_batch(5, 139)}}, 200)
     metrics.record_response(1, 40, 0, 240)
@@ -28,7 +28,7 @@ def test_a_request_is_counted_by_batch_under_the_java_names() -> None:
     assert values["requests-in-flight"] == 3
 
 
-def test_totals_are_of_the_batches_that_brokers_have_acknowledged() -> None:
+def test_totals_include_only_acknowledged_batches() -> None:
     pool = BufferPool(1 << 20, Clock())
     metrics = create_metrics(pool=pool)
     pool.total_wait_ms = 3
@@ -72,7 +72,7 @@ def test_retries_errors_and_splits_are_counted_by_record_and_topic() -> None:
     assert values["batch-split-total"] == 1
 
 
-def test_the_sizes_of_records_are_those_given() -> None:
+def test_record_sizes_have_average_and_maximum() -> None:
     metrics = create_metrics()
     metrics.record_row_sizes(10, 1000, 400, 100)
     metrics.record_row_sizes(10, 3000, 350, 100)
@@ -98,7 +98,7 @@ def test_one_value_is_what_all_of_them_say_and_an_unknown_name_is_an_error_that_
             metrics.read(unknown, 300)
 
 
-def test_rows_that_a_call_refuses_are_errors_of_the_producer_and_of_no_topic() -> None:
+def test_rejected_rows_are_counted_as_errors_without_topic() -> None:
     metrics = create_metrics()
     metrics.record_rejected_rows(5, 100)
     values = metrics.read_all(100)
@@ -106,7 +106,7 @@ def test_rows_that_a_call_refuses_are_errors_of_the_producer_and_of_no_topic() -
     assert not [name for name in values if "{" in name]
 
 
-def test_waits_for_memory_have_a_ratio_and_calls_that_got_none_a_rate() -> None:
+def test_measures_waits_for_memory_and_exhausted_memory() -> None:
     pool = BufferPool(1000, Clock())
     metrics = create_metrics(pool=pool)
     pool.reserve(400, 0)
@@ -129,7 +129,7 @@ def test_time_that_callers_wait_is_added_up() -> None:
     assert (values["flush-time-ns-total"], values["metadata-wait-time-ns-total"]) == (5e6, 1e6)
 
 
-def test_before_anything_happened_averages_are_nan_and_totals_zero() -> None:
+def test_new_metrics_have_nan_averages_and_zero_totals() -> None:
     values = create_metrics().read_all(0)
     assert math.isnan(values["batch-size-avg"])
     assert math.isnan(values["request-latency-max"])

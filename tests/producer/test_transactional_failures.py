@@ -54,7 +54,7 @@ from tests.producer.virtual_time import get_loop, get_sender
     "code",
     [codes.INVALID_RECORD, codes.TOPIC_AUTHORIZATION_FAILED, codes.INVALID_TXN_STATE, codes.TRANSACTION_ABORTABLE],
 )
-def test_a_refused_record_is_named_by_the_commit_and_the_next_transaction_goes_well(version: int, code: int) -> None:
+def test_commit_names_rejected_record_and_next_transaction_succeeds(version: int, code: int) -> None:
     cluster, producer = create_producer_in_transaction(version)
     send_and_flush(producer, b"0", partition=1)
     cluster.control.when(api=ApiKey.PRODUCE, topic="t", partition=0).fail(code)
@@ -77,7 +77,7 @@ def test_a_refused_record_is_named_by_the_commit_and_the_next_transaction_goes_w
 
 
 @BOTH
-def test_a_transaction_of_which_brokers_took_nothing_can_be_aborted(version: int) -> None:
+def test_transaction_without_accepted_records_can_be_aborted(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version)
     cluster.control.when(api=ApiKey.PRODUCE).fail(codes.INVALID_RECORD)
     send(producer, b"1")
@@ -90,7 +90,7 @@ def test_a_transaction_of_which_brokers_took_nothing_can_be_aborted(version: int
 
 
 @BOTH
-def test_of_a_failed_batch_the_record_that_the_broker_names_is_reported(version: int) -> None:
+def test_commit_reports_record_that_broker_has_named(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version, linger_ms=50)
     cluster.control.create_topic("c", config={"cleanup.policy": "compact"})
     futures = [producer.send(ProducerRecord("c", b"v", key=key)) for key in (b"a", None)]
@@ -100,7 +100,7 @@ def test_of_a_failed_batch_the_record_that_the_broker_names_is_reported(version:
 
 
 @BOTH
-def test_a_record_that_is_too_large_to_be_sent_must_not_be_missed_by_the_commit(version: int) -> None:
+def test_record_above_max_request_size_prevents_commit(version: int) -> None:
     _, producer = create_producer_in_transaction(version, max_request_size=1000)
     future = send(producer, b"x" * 2000)
     assert isinstance(future.exception(0), RecordTooLargeError)
@@ -112,7 +112,7 @@ def test_a_record_that_is_too_large_to_be_sent_must_not_be_missed_by_the_commit(
 
 
 @BOTH
-def test_a_row_that_cannot_be_written_must_not_be_missed_by_the_commit(version: int) -> None:
+def test_row_with_missing_partition_prevents_commit(version: int) -> None:
     _, producer = create_producer_in_transaction(version)
     producer.send_columns("t", RecordColumns(pa.array([b"1", b"2"])), pa.array([0, 9], pa.int32()))
     with pytest.raises(TransactionAbortableError) as caught:
@@ -121,7 +121,7 @@ def test_a_row_that_cannot_be_written_must_not_be_missed_by_the_commit(version: 
 
 
 @BOTH
-def test_call_that_raises_for_its_arguments_prevents_the_commit(version: int) -> None:
+def test_call_with_invalid_arguments_prevents_commit(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version)
     columns = RecordColumns(pa.array([b"1", b"2"]))
     rejected_calls: list[Callable[[], object]] = [
@@ -144,9 +144,7 @@ def test_call_that_raises_for_its_arguments_prevents_the_commit(version: int) ->
 
 
 @BOTH
-def test_rows_whose_partition_is_waited_for_in_vain_must_not_be_missed_by_the_commit(
-    version: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_metadata_timeout_of_send_columns_prevents_commit(version: int, monkeypatch: pytest.MonkeyPatch) -> None:
     _, producer = create_producer_in_transaction(version)
     topic_infos = iter([producer._await_topic("t", producer._system.now()), MetadataTimeoutError("no answer")])
 
@@ -163,7 +161,7 @@ def test_rows_whose_partition_is_waited_for_in_vain_must_not_be_missed_by_the_co
         producer.commit_transaction()
 
 
-def test_ctrl_c_in_the_abort_of_a_close_ends_the_producer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupt_during_abort_of_close_ends_the_producer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise the sender thread and its connections would remain until the process ends."""
     _, producer = create_producer_in_transaction(2)
     assert producer._transactions is not None
@@ -174,7 +172,7 @@ def test_ctrl_c_in_the_abort_of_a_close_ends_the_producer(monkeypatch: pytest.Mo
 
 
 @BOTH
-def test_what_is_behind_a_record_that_failed_is_not_stored_and_says_why(version: int) -> None:
+def test_records_behind_failed_record_are_dropped_with_its_error_as_cause(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version, batch_size=0)
     send_and_flush(producer, b"0")
     cluster.control.when(api=ApiKey.PRODUCE).fail(codes.INVALID_RECORD)
@@ -218,7 +216,7 @@ def test_record_behind_failed_one_may_be_stored_only_if_its_response_was_lost(
 
 
 @BOTH
-def test_what_an_abort_drops_does_not_blame_a_failure_of_an_earlier_transaction(version: int) -> None:
+def test_error_of_dropped_record_has_no_cause_from_earlier_transaction(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version, linger_ms=10_000)
     cluster.control.when(api=ApiKey.PRODUCE).fail(codes.INVALID_RECORD)
     send(producer, b"1")
@@ -235,7 +233,7 @@ def test_what_an_abort_drops_does_not_blame_a_failure_of_an_earlier_transaction(
 
 
 @BOTH
-def test_batches_in_flight_behind_a_refused_one_end_with_the_transaction(version: int) -> None:
+def test_batches_in_flight_behind_rejected_batch_complete_by_the_abort(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version, batch_size=0)
     send_and_flush(producer, b"0")
     send_and_flush(producer, b"0")
@@ -254,7 +252,7 @@ def test_batches_in_flight_behind_a_refused_one_end_with_the_transaction(version
 
 
 @BOTH
-def test_an_expired_batch_makes_the_transaction_abortable_and_brings_a_new_epoch(version: int) -> None:
+def test_expired_batch_makes_transaction_abortable_and_abort_bumps_epoch(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version, delivery_timeout_ms=500, request_timeout_ms=100)
     send_and_flush(producer, b"0")
     before = get_sender(producer).idempotence.id_and_epoch
@@ -287,7 +285,7 @@ def test_commit_reports_record_that_expires_before_its_batch_is_sent() -> None:
 
 @BOTH
 @pytest.mark.parametrize("code", [codes.OUT_OF_ORDER_SEQUENCE_NUMBER, codes.UNKNOWN_PRODUCER_ID])
-def test_a_sequence_that_does_not_fit_ends_the_transaction_and_is_never_changed(version: int, code: int) -> None:
+def test_sequence_error_makes_transaction_abortable(version: int, code: int) -> None:
     cluster, producer = create_producer_in_transaction(version)
     send_and_flush(producer, b"0")
     cluster.control.when(api=ApiKey.PRODUCE).fail(code)
@@ -306,7 +304,7 @@ def test_a_sequence_that_does_not_fit_ends_the_transaction_and_is_never_changed(
 
 
 @BOTH
-def test_a_batch_that_is_too_large_is_split_within_the_transaction(version: int) -> None:
+def test_splits_too_large_batch_within_transaction(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version, linger_ms=20, batch_size=100_000)
     cluster.control.when(api=ApiKey.PRODUCE).fail(codes.MESSAGE_TOO_LARGE)
     for number in range(20):
@@ -316,7 +314,7 @@ def test_a_batch_that_is_too_large_is_split_within_the_transaction(version: int)
 
 
 @BOTH
-def test_a_leader_that_moves_within_the_transaction_loses_and_doubles_nothing(version: int) -> None:
+def test_moved_leader_loses_and_duplicates_nothing_in_transaction(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version, nodes=3)
     for number in range(6):
         send(producer, b"%d" % number)
@@ -328,7 +326,7 @@ def test_a_leader_that_moves_within_the_transaction_loses_and_doubles_nothing(ve
 
 
 @BOTH
-def test_an_error_that_ends_the_producer_is_raised_by_every_call(version: int) -> None:
+def test_every_call_raises_fatal_error(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version)
     cluster.control.when(api=ApiKey.PRODUCE).fail(codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     send(producer, b"1")
@@ -339,7 +337,7 @@ def test_an_error_that_ends_the_producer_is_raised_by_every_call(version: int) -
 
 
 @BOTH
-def test_close_ends_the_producer_although_a_commit_ran_out_of_time_and_has_failed_since(version: int) -> None:
+def test_close_ends_the_producer_after_timed_out_and_failed_commit(version: int) -> None:
     limits = {"max_block_ms": 1000, "request_timeout_ms": 1000, "delivery_timeout_ms": 5000}
     cluster, producer = create_producer_in_transaction(version, **limits)
     send_and_flush(producer, b"1")
@@ -356,7 +354,7 @@ def test_close_ends_the_producer_although_a_commit_ran_out_of_time_and_has_faile
 
 
 @BOTH
-def test_a_call_whose_time_is_up_says_what_the_broker_last_answered(version: int) -> None:
+def test_timeout_names_last_error_of_broker(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version, max_block_ms=1000)
     send_and_flush(producer, b"1")
     loading = cluster.control.when(api=ApiKey.END_TXN, times=None).fail(codes.COORDINATOR_LOAD_IN_PROGRESS)
@@ -392,9 +390,7 @@ def test_init_without_response_times_out(version: int) -> None:
 
 
 @BOTH
-def test_a_broker_that_names_a_record_which_the_batch_does_not_have_fails_the_transaction_and_no_more(
-    version: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rejection_that_names_nonexistent_record_is_abortable(version: int, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster, producer = create_producer_in_transaction(version)
     refusal = ApiError(codes.INVALID_RECORD, "record 99 has no key", {99: "no key"})
     with monkeypatch.context() as refusing:
@@ -409,7 +405,7 @@ def test_a_broker_that_names_a_record_which_the_batch_does_not_have_fails_the_tr
 
 
 @BOTH
-def test_brokers_that_know_no_transactions_end_the_producer_at_once(version: int) -> None:
+def test_init_fails_immediately_without_support_for_transactions(version: int) -> None:
     cluster = create_cluster(version, version_limits={ApiKey.INIT_PRODUCER_ID: VersionRange(1, 0)})
     producer, since = create_producer(cluster), cluster.system.now()
     with pytest.raises(UnsupportedVersionError, match="INIT_PRODUCER_ID"):
@@ -421,9 +417,7 @@ def test_brokers_that_know_no_transactions_end_the_producer_at_once(version: int
 
 
 @BOTH
-def test_a_broker_that_cannot_describe_transactions_fails_the_call_and_not_the_producer(
-    version: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unsupported_describe_request_fails_only_its_call(version: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """During a cluster upgrade, one coordinator may support the request while another one does not."""
     cluster, producer = create_initialized_producer(version, nodes=2)
     for node, name in enumerate("ab"):
@@ -445,7 +439,7 @@ def test_a_broker_that_cannot_describe_transactions_fails_the_call_and_not_the_p
 
 
 @BOTH
-def test_a_coordinator_that_swallows_connections_delays_no_question_to_another_one(version: int) -> None:
+def test_unresponsive_coordinator_delays_no_request_to_another(version: int) -> None:
     """Calls of another thread, or for other transactional ids, must not wait for the unresponsive coordinator."""
     cluster, producer = create_initialized_producer(version, nodes=3)
     coordinators = {"a": 1, "b": 2}
@@ -465,7 +459,7 @@ def test_a_coordinator_that_swallows_connections_delays_no_question_to_another_o
 
 
 @BOTH
-def test_a_coordinator_that_cannot_be_connected_to_is_looked_up_again(version: int) -> None:
+def test_looks_up_unreachable_coordinator_again(version: int) -> None:
     cluster, producer = create_initialized_producer(version, nodes=2)
     known = cluster.core.find_coordinator(ID)
     assert known is not None
@@ -478,7 +472,7 @@ def test_a_coordinator_that_cannot_be_connected_to_is_looked_up_again(version: i
 
 
 @BOTH
-def test_when_the_sender_has_failed_a_transaction_is_not_waited_for(version: int) -> None:
+def test_calls_fail_immediately_after_sender_has_failed(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version)
     sender, since = get_sender(producer), cluster.system.now()
     with patch.object(sender, "run_once", Mock(side_effect=RuntimeError("a fault of ours"))):

@@ -114,7 +114,7 @@ def test_call_that_drops_its_producer_gets_its_result() -> None:
     assert future.result(0).offset == 0
 
 
-def test_undelivered_records_of_dropped_producer_fail_after_timeout_and_are_logged_once(
+def test_records_of_dropped_producer_fail_after_timeout_and_are_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.WARNING, "spark_kafka_sink")

@@ -147,7 +147,7 @@ def test_13_leader_of_recreated_topic_that_rejects_first_request_gets_no_second(
     assert send_two_and_reject_the_first(cluster, producer, code) == [b"1", b"2"]
 
 
-def test_16_broker_that_may_have_forgotten_the_producer_after_a_pause_gets_one_request_at_a_time() -> None:
+def test_16_sends_one_request_at_a_time_after_producer_was_idle() -> None:
     cluster, producer = simulated(nodes=1)
     wait_for_result(producer, send(producer, b"0"))
     get_loop(producer).run_until(lambda: False, idempotence.MAX_AGE_MS)
@@ -155,7 +155,7 @@ def test_16_broker_that_may_have_forgotten_the_producer_after_a_pause_gets_one_r
     assert send_two_and_reject_the_first(cluster, producer, codes.NOT_ENOUGH_REPLICAS) == [b"0", b"1", b"2"]
 
 
-def test_16_broker_that_may_have_forgotten_the_producer_of_old_records_gets_one_request_at_a_time() -> None:
+def test_16_sends_one_request_at_a_time_for_old_timestamps() -> None:
     """Such a broker forgets the producer even if it has just written."""
     cluster, producer = simulated(nodes=1)
     old_ms = WALL_MS - idempotence.MAX_AGE_MS

@@ -165,7 +165,7 @@ def test_producer_starts_when_first_broker_rejects_authentication() -> None:
         producer.close(timeout=0)
 
 
-def test_first_call_fails_when_one_broker_rejects_authentication_and_other_is_unreachable() -> None:
+def test_first_call_fails_if_one_broker_rejects_and_other_is_unreachable() -> None:
     cluster, producer = simulated(2)
     cluster.refuse_the_user(0)
     cluster.control.refuse_connections(1)
@@ -202,7 +202,7 @@ def begun(version: int, **options: object) -> tuple[AuthenticatingCluster, Kafka
 
 
 @BOTH
-def test_19_transaction_waits_for_coordinator_that_temporarily_rejects_authentication(version: int) -> None:
+def test_19_transaction_continues_after_coordinator_rejects_authentication(version: int) -> None:
     cluster, producer = begun(version)
     cluster.refuse_the_user(0)
     cluster.system.at(cluster.system.now() + 3000, cluster.refusing.clear)

@@ -253,7 +253,7 @@ def leaders_with_open_requests() -> set[int]:
     return set(made.partition_state(TP).in_flight_batches.values())
 
 
-def test_rule_2_sends_nothing_to_new_leader_while_requests_to_previous_one_are_in_flight() -> None:
+def test_rule_2_waits_for_requests_to_previous_leader() -> None:
     assert leaders_with_open_requests() == {0}
 
 

@@ -83,7 +83,7 @@ def linger(h: Harness) -> None:
 
 
 @pytest.mark.parametrize("end", [linger, Harness.begin_flush, lambda h: h.accumulator.close(), None])
-def test_full_partition_of_half_full_stage_waits_for_linger_flush_close_or_memory_shortage(
+def test_full_partition_of_half_full_stage_waits_for_linger_or_flush(
     end: Callable[[Harness], object] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     h = skewed_and_half_full()

@@ -40,14 +40,14 @@ BOTH = pytest.mark.parametrize("version", [1, 2])
 # --- init
 
 
-def test_init_carries_the_transactional_id_and_the_timeout_and_no_producer_id() -> None:
+def test_init_requests_producer_id_with_transactional_id_and_timeout() -> None:
     talk = Talk()
     talk.manager.init()
     message = talk.answer(InitProducerId).build_message(4)
     assert message == InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=60_000)
 
 
-def test_the_coordinator_is_looked_up_in_the_layout_of_the_brokers_version() -> None:
+def test_coordinator_lookup_uses_layout_of_request_version() -> None:
     talk = Talk()
     talk.manager.init()
     lookup = talk.due()
@@ -69,21 +69,21 @@ def test_repeats_first_request_whose_response_was_lost() -> None:
     assert get_error(operation) is None
 
 
-def test_one_request_is_under_way_at_a_time() -> None:
+def test_sends_one_request_at_a_time() -> None:
     talk = Talk()
     talk.manager.init()
     talk.send()
     assert talk.next() is None
 
 
-def test_a_request_stays_due_until_it_was_sent() -> None:
+def test_request_is_due_until_it_is_sent() -> None:
     talk = Talk().init()
     talk.manager.begin(1)
     talk.manager.admit_batch(T0, is_retry=False)
     assert talk.due().build_message(3) == talk.due().build_message(3)
 
 
-def test_a_producer_that_is_ready_may_initialise_again_under_another_id() -> None:
+def test_ready_producer_can_be_initialized_with_another_id() -> None:
     talk = Talk().init()
     operation = talk.manager.init("y")
     assert looked_up(talk.due()) == CoordinatorRoute(TRANSACTION_KEY_TYPE, "y")
@@ -103,7 +103,7 @@ def requesting_an_epoch_after_an_empty_prepare() -> tuple[Talk, Request]:
 
 
 @pytest.mark.parametrize("code", [codes.NONE, codes.PRODUCER_FENCED])
-def test_a_response_about_the_id_before_does_not_initialise_the_producer(code: int) -> None:
+def test_response_for_previous_id_does_not_initialize_the_producer(code: int) -> None:
     talk, request = requesting_an_epoch_after_an_empty_prepare()
     operation = talk.manager.init("y")
     talk.reply(request, code)
@@ -113,7 +113,7 @@ def test_a_response_about_the_id_before_does_not_initialise_the_producer(code: i
     assert talk.manager.id_and_epoch == talk.id_and_epoch
 
 
-def test_a_response_about_the_id_before_leaves_a_transaction_that_was_taken_over() -> None:
+def test_response_for_previous_id_does_not_change_taken_over_transaction() -> None:
     talk, request = requesting_an_epoch_after_an_empty_prepare()
     prepared = TransactionIdentity("y", 80, 5, 1)
     talk.manager.take_over(prepared)
@@ -123,7 +123,7 @@ def test_a_response_about_the_id_before_leaves_a_transaction_that_was_taken_over
     assert talk.asked[-1] is EndTransaction
 
 
-def test_a_transaction_is_taken_over_without_the_epoch_that_another_id_has_not_requested_yet() -> None:
+def test_take_over_cancels_unsent_epoch_request_of_previous_id() -> None:
     talk = Talk(1).started().commit()
     talk.manager.begin(2)
     assert talk.manager.prepare() is None
@@ -137,7 +137,7 @@ def test_a_transaction_is_taken_over_without_the_epoch_that_another_id_has_not_r
 
 
 @BOTH
-def test_nothing_is_admitted_before_init_and_before_begin(version: int) -> None:
+def test_admits_no_batch_before_init_and_begin(version: int) -> None:
     talk = Talk(version)
     assert not talk.manager.admit_batch(T0, is_retry=False)
     talk.init()
@@ -145,7 +145,7 @@ def test_nothing_is_admitted_before_init_and_before_begin(version: int) -> None:
     assert talk.next() is None
 
 
-def test_in_version_1_partitions_are_added_before_their_batches_may_leave() -> None:
+def test_version_1_adds_partitions_before_their_batches_are_admitted() -> None:
     talk = Talk(1).begun()
     assert not talk.manager.admit_batch(T0, is_retry=False)
     assert not talk.manager.admit_batch(T1, is_retry=False)
@@ -159,14 +159,14 @@ def test_in_version_1_partitions_are_added_before_their_batches_may_leave() -> N
     assert talk.next() is None
 
 
-def test_in_version_1_a_partition_that_comes_later_is_added_by_itself() -> None:
+def test_version_1_adds_only_new_partition_to_open_transaction() -> None:
     talk = Talk(1).started(T0)
     talk.manager.admit_batch(T1, is_retry=False)
     assert adding(talk.answer(AddPartitions)) == {T1}
     assert talk.manager.admit_batch(T1, is_retry=False)
 
 
-def test_in_version_2_what_is_written_adds_its_partition() -> None:
+def test_version_2_admits_batch_without_adding_its_partition() -> None:
     talk = Talk(2).begun()
     assert talk.manager.admit_batch(T0, is_retry=False)
     assert talk.next() is None
@@ -174,7 +174,7 @@ def test_in_version_2_what_is_written_adds_its_partition() -> None:
 
 @BOTH
 @pytest.mark.parametrize("commit", [True, False])
-def test_the_end_is_asked_for_when_no_record_is_on_its_way(version: int, commit: bool) -> None:
+def test_sends_end_txn_only_after_flush(version: int, commit: bool) -> None:
     talk = Talk(version).started()
     talk.is_flushed = False
     operation = talk.manager.commit() if commit else talk.manager.abort()
@@ -190,14 +190,14 @@ def test_the_end_is_asked_for_when_no_record_is_on_its_way(version: int, commit:
     assert talk.state() is S.READY
 
 
-def test_in_version_1_the_epoch_stays_and_the_end_is_version_4_at_most() -> None:
+def test_version_1_commit_keeps_epoch_and_uses_end_txn_version_of_at_most_4() -> None:
     talk = Talk(1).started()
     talk.manager.commit()
     assert talk.answer(EndTransaction).versions == VersionRange(0, 4)
     assert talk.manager.id_and_epoch == initial(talk)
 
 
-def test_in_version_2_each_end_brings_the_epoch_to_go_on_with() -> None:
+def test_version_2_commit_uses_epoch_from_end_txn_response() -> None:
     talk = Talk(2).started()
     talk.manager.commit()
     versions = talk.answer(EndTransaction).versions
@@ -206,7 +206,7 @@ def test_in_version_2_each_end_brings_the_epoch_to_go_on_with() -> None:
     assert talk.manager.id_and_epoch == ProducerIdAndEpoch(70, initial(talk).epoch + 1)
 
 
-def test_in_version_2_an_end_after_the_last_epoch_brings_another_producer_id() -> None:
+def test_version_2_commit_uses_new_producer_id_from_end_txn_response() -> None:
     talk = Talk(2).started()
     talk.manager.commit()
     talk.respond(talk.send(EndTransaction), EndTxnResponse(producer_id=71, producer_epoch=0))
@@ -214,7 +214,7 @@ def test_in_version_2_an_end_after_the_last_epoch_brings_another_producer_id() -
 
 
 @BOTH
-def test_no_batch_is_admitted_once_the_end_was_asked_for(version: int) -> None:
+def test_admits_no_batch_after_end_txn_was_sent(version: int) -> None:
     talk = Talk(version).started()
     talk.manager.commit()
     assert talk.manager.admit_batch(T0, is_retry=False)  # the last batches before the end
@@ -222,7 +222,7 @@ def test_no_batch_is_admitted_once_the_end_was_asked_for(version: int) -> None:
     assert not talk.manager.admit_batch(T0, is_retry=False)
 
 
-def test_an_abort_takes_no_new_batches_and_lets_those_end_that_were_sent() -> None:
+def test_abort_admits_only_retries_of_added_partitions() -> None:
     talk = Talk(1).started(T0)
     talk.manager.admit_batch(T1, is_retry=False)
     talk.is_flushed = False
@@ -236,7 +236,7 @@ def test_an_abort_takes_no_new_batches_and_lets_those_end_that_were_sent() -> No
     talk.answer(EndTransaction)
 
 
-def test_partitions_that_wait_are_added_before_a_commit_ends_the_transaction() -> None:
+def test_commit_adds_pending_partitions_before_it_ends_the_transaction() -> None:
     talk = Talk(1).begun()
     talk.manager.admit_batch(T0, is_retry=False)
     talk.is_flushed = False
@@ -251,7 +251,7 @@ def test_partitions_that_wait_are_added_before_a_commit_ends_the_transaction() -
 # --- versions
 
 
-def test_the_version_is_decided_anew_by_each_begin() -> None:
+def test_each_begin_determines_transaction_version() -> None:
     talk = Talk(1).started().commit()
     talk.version = 2
     talk.manager.begin(2)
@@ -270,7 +270,7 @@ def test_the_version_is_decided_anew_by_each_begin() -> None:
     assert type(talk.due()) is AddPartitions
 
 
-def test_a_version_that_is_not_known_leaves_the_one_before() -> None:
+def test_begin_without_known_version_keeps_previous_version() -> None:
     talk = Talk(2).started().commit()
     talk.manager.begin(None)
     assert talk.manager.admit_batch(T0, is_retry=False)
@@ -280,7 +280,7 @@ def test_a_version_that_is_not_known_leaves_the_one_before() -> None:
 
 
 @BOTH
-def test_a_prepared_transaction_stays_open_and_says_how_to_end_it(version: int) -> None:
+def test_prepare_returns_identity_and_keeps_transaction_open(version: int) -> None:
     talk = Talk(version).started()
     prepared = talk.manager.prepare()
     assert prepared == TransactionIdentity("x", *initial(talk), version)
@@ -290,7 +290,7 @@ def test_a_prepared_transaction_stays_open_and_says_how_to_end_it(version: int) 
     assert not talk.manager.admit_batch(T0, is_retry=False)
 
 
-def test_the_producer_that_prepared_may_also_end_it_itself() -> None:
+def test_producer_can_commit_transaction_it_has_prepared() -> None:
     talk = Talk(2).started()
     talk.manager.prepare()
     operation = talk.manager.commit()
@@ -301,7 +301,7 @@ def test_the_producer_that_prepared_may_also_end_it_itself() -> None:
 # --- invalid calls
 
 
-def test_calls_that_need_a_transaction_say_what_to_call_first() -> None:
+def test_calls_without_transaction_fail_and_name_required_call() -> None:
     talk = Talk()
     calls: tuple[Callable[[], object], ...] = (
         talk.manager.require_transaction_number,
@@ -318,7 +318,7 @@ def test_calls_that_need_a_transaction_say_what_to_call_first() -> None:
         talk.manager.require_transaction_number()
 
 
-def test_a_producer_that_cannot_go_on_says_why_whatever_id_it_is_asked_for() -> None:
+def test_init_after_fatal_error_raises_that_error() -> None:
     talk = Talk().started()
     talk.manager.commit()
     talk.manager.transition_to_fatal_error(KafkaSinkError("the disk is gone"))
@@ -327,7 +327,7 @@ def test_a_producer_that_cannot_go_on_says_why_whatever_id_it_is_asked_for() -> 
 
 
 @pytest.mark.parametrize("call", ["begin", "commit", "abort"])
-def test_an_illegal_call_raises_and_changes_nothing(call: str) -> None:
+def test_call_before_init_raises_and_keeps_state(call: str) -> None:
     talk = Talk()
     calls: dict[str, Callable[[], object]] = {
         "begin": lambda: talk.manager.begin(1),
@@ -343,14 +343,14 @@ def test_an_illegal_call_raises_and_changes_nothing(call: str) -> None:
     assert talk.state() is S.READY
 
 
-def test_a_second_begin_is_refused_and_the_transaction_goes_on() -> None:
+def test_second_begin_raises_and_keeps_transaction_open() -> None:
     talk = Talk(2).started()
     with pytest.raises(IllegalStateError, match=r"Call commit_transaction\(\) or abort_transaction\(\) first"):
         talk.manager.begin(2)
     assert talk.manager.admit_batch(T0, is_retry=False)
 
 
-def test_sending_is_refused_while_the_transaction_ends() -> None:
+def test_rejects_records_during_commit() -> None:
     talk = Talk(2).started()
     talk.manager.commit()
     with pytest.raises(IllegalStateError, match=r"send\(\) is not possible, because the outcome of commit"):
@@ -358,7 +358,7 @@ def test_sending_is_refused_while_the_transaction_ends() -> None:
 
 
 @pytest.mark.parametrize("call", ["init", "commit", "abort"])
-def test_a_call_whose_time_was_up_may_only_be_repeated_and_then_returns_the_first_ones_result(call: str) -> None:
+def test_only_the_same_call_is_allowed_while_outcome_is_unread(call: str) -> None:
     talk = Talk(2) if call == "init" else Talk(2).started()
     calls: dict[str, Callable[[], Operation]] = {
         "init": talk.manager.init,

@@ -38,7 +38,7 @@ FAILURE = DeliveryTimeoutError("topic t, partition 0: 3 records were not acknowl
 
 
 @BOTH
-def test_a_batch_that_fails_while_the_commit_waits_fails_the_commit(version: int) -> None:
+def test_batch_that_fails_before_end_txn_fails_the_commit(version: int) -> None:
     talk = Talk(version).started()
     talk.is_flushed = False
     operation = talk.manager.commit()
@@ -67,7 +67,7 @@ def test_commit_succeeds_when_another_threads_record_fails_after_end_txn_was_sen
 
 
 @BOTH
-def test_commit_succeeds_when_another_threads_record_comes_too_late(version: int) -> None:
+def test_commit_succeeds_when_another_thread_sends_during_the_commit(version: int) -> None:
     talk = Talk(version).started()
     number = talk.manager.require_transaction_number()
     operation = talk.manager.commit()
@@ -88,7 +88,7 @@ def test_record_that_fails_before_end_txn_was_sent_fails_the_commit(version: int
     assert isinstance(get_error(operation), TransactionAbortableError)
 
 
-def test_of_several_failures_the_first_is_reported() -> None:
+def test_commit_reports_first_of_several_failures() -> None:
     talk = Talk(2).started()
     talk.manager.handle_failed_batch(FAILURE, has_sequence=True)
     talk.manager.handle_failed_batch(DeliveryTimeoutError("another"), has_sequence=True)
@@ -96,7 +96,7 @@ def test_of_several_failures_the_first_is_reported() -> None:
         talk.manager.commit()
 
 
-def test_a_failure_while_the_abort_is_under_way_changes_nothing() -> None:
+def test_batch_failure_during_abort_has_no_effect() -> None:
     talk = Talk(2).started()
     operation = talk.manager.abort()
     talk.manager.handle_failed_batch(FAILURE, has_sequence=True)
@@ -105,13 +105,13 @@ def test_a_failure_while_the_abort_is_under_way_changes_nothing() -> None:
     assert get_error(operation) is None
 
 
-def test_a_failure_outside_of_a_transaction_changes_nothing() -> None:
+def test_batch_failure_outside_of_transaction_has_no_effect() -> None:
     talk = Talk(2).init()
     talk.manager.handle_failed_batch(FAILURE, has_sequence=True)
     assert talk.state() is S.READY
 
 
-def test_in_version_1_a_new_epoch_follows_the_abort_of_what_failed() -> None:
+def test_version_1_requests_new_epoch_when_failed_transaction_is_aborted() -> None:
     talk = Talk(1).started()
     before = talk.manager.id_and_epoch
     talk.manager.handle_failed_batch(FAILURE, has_sequence=True)
@@ -130,7 +130,7 @@ def test_in_version_1_a_new_epoch_follows_the_abort_of_what_failed() -> None:
     assert talk.state() is S.READY
 
 
-def test_in_version_2_the_end_of_what_failed_brings_the_new_epoch() -> None:
+def test_version_2_gets_new_epoch_from_end_txn_response_of_abort() -> None:
     talk = Talk(2).started()
     before = talk.manager.id_and_epoch
     talk.manager.handle_failed_batch(FAILURE, has_sequence=True)
@@ -141,7 +141,7 @@ def test_in_version_2_the_end_of_what_failed_brings_the_new_epoch() -> None:
     assert talk.next() is None
 
 
-def test_an_abort_without_a_failure_keeps_the_epoch_in_version_1() -> None:
+def test_version_1_abort_without_failure_keeps_epoch() -> None:
     talk = Talk(1).started()
     talk.manager.abort()
     talk.answer(EndTransaction)
@@ -150,7 +150,7 @@ def test_an_abort_without_a_failure_keeps_the_epoch_in_version_1() -> None:
 
 
 @pytest.mark.parametrize("kind", [AddPartitions, AddOffsets, CommitOffsets, EndTransaction])
-def test_in_version_1_a_new_epoch_follows_the_abort_of_what_a_coordinator_had_aborted(kind: type[Request]) -> None:
+def test_version_1_abort_after_unknown_producer_id_requests_new_epoch(kind: type[Request]) -> None:
     """After brokers have forgotten a producer id, its leaders expect other sequences."""
     talk = create_talk_before(kind)
     talk.answer(kind, codes.UNKNOWN_PRODUCER_ID)
@@ -162,7 +162,7 @@ def test_in_version_1_a_new_epoch_follows_the_abort_of_what_a_coordinator_had_ab
     assert talk.manager.id_and_epoch == ProducerIdAndEpoch(before.producer_id, before.epoch + 1)
 
 
-def test_the_new_epoch_survives_a_lost_connection() -> None:
+def test_retries_epoch_request_of_abort_after_lost_connection() -> None:
     talk = Talk(1).started()
     talk.manager.handle_failed_batch(FAILURE, has_sequence=True)
     operation = talk.manager.abort()
@@ -173,7 +173,7 @@ def test_the_new_epoch_survives_a_lost_connection() -> None:
 
 
 @pytest.mark.parametrize("kind", [FindCoordinator, InitProducerId])
-def test_transaction_abortable_at_init_is_mended_by_an_abort(kind: type[Request]) -> None:
+def test_abort_recovers_from_transaction_abortable_error_at_init(kind: type[Request]) -> None:
     talk = Talk()
     operation = talk.manager.init()
     talk.answer(kind, codes.TRANSACTION_ABORTABLE)
@@ -186,7 +186,7 @@ def test_transaction_abortable_at_init_is_mended_by_an_abort(kind: type[Request]
     talk.manager.begin(1)
 
 
-def test_an_abort_that_begins_between_two_looks_of_the_sender_asks_for_nothing_yet() -> None:
+def test_abort_after_failed_init_sends_no_end_txn() -> None:
     """The sender checked for records in flight before the abort began, and asks for the next request after it."""
     talk = Talk()
     init = talk.manager.init()
@@ -203,7 +203,7 @@ def test_an_abort_that_begins_between_two_looks_of_the_sender_asks_for_nothing_y
 
 @pytest.mark.parametrize("kind", [AddPartitions, AddOffsets, CommitOffsets, EndTransaction])
 @pytest.mark.parametrize("code", [codes.TRANSACTION_ABORTABLE, codes.UNKNOWN_PRODUCER_ID])
-def test_these_errors_end_the_transaction_and_the_producer_goes_on(kind: type[Request], code: int) -> None:
+def test_abortable_error_requires_abort_and_producer_remains_usable(kind: type[Request], code: int) -> None:
     talk = create_talk_before(kind)
     talk.answer(kind, code)
     assert talk.state() is S.ABORTABLE_ERROR
@@ -218,7 +218,7 @@ def test_these_errors_end_the_transaction_and_the_producer_goes_on(kind: type[Re
 
 
 @pytest.mark.parametrize("code", [codes.TRANSACTION_ABORTABLE, codes.UNKNOWN_PRODUCER_ID])
-def test_an_abort_that_is_itself_refused_ends_the_producer(code: int) -> None:
+def test_abortable_error_of_abort_is_fatal(code: int) -> None:
     talk = Talk(2).started()
     operation = talk.manager.abort()
     talk.answer(EndTransaction, code)
@@ -226,7 +226,7 @@ def test_an_abort_that_is_itself_refused_ends_the_producer(code: int) -> None:
     assert codes.lookup_error_code(code).name in str(get_error(operation))
 
 
-def test_an_abort_whose_coordinator_cannot_be_looked_up_ends_the_producer() -> None:
+def test_abortable_error_of_coordinator_lookup_during_abort_is_fatal() -> None:
     talk = Talk(2).started()
     operation = talk.manager.abort()
     talk.reply(talk.send(EndTransaction), codes.NOT_COORDINATOR)
@@ -237,7 +237,7 @@ def test_an_abort_whose_coordinator_cannot_be_looked_up_ends_the_producer() -> N
     assert talk.next() is None
 
 
-def test_an_abort_that_gets_no_new_epoch_ends_the_producer() -> None:
+def test_abortable_error_of_epoch_request_during_abort_is_fatal() -> None:
     talk = Talk(1).started().commit()
     talk.manager.begin(2)
     operation = talk.manager.abort()
@@ -247,7 +247,7 @@ def test_an_abort_that_gets_no_new_epoch_ends_the_producer() -> None:
     assert talk.next() is None
 
 
-def test_a_group_without_its_right_does_not_end_an_abort() -> None:
+def test_missing_group_permission_does_not_fail_abort() -> None:
     """The lookup of the group's coordinator is in flight when the abort begins."""
     talk = Talk(2).started()
     talk.manager.send_offsets(OFFSETS, GROUP)
@@ -258,7 +258,7 @@ def test_a_group_without_its_right_does_not_end_an_abort() -> None:
     assert get_error(operation) is None
 
 
-def test_a_topic_without_the_right_to_write_is_named_and_the_transaction_abortable() -> None:
+def test_unauthorized_partition_makes_transaction_abortable_and_is_named() -> None:
     talk = Talk().begun()
     talk.manager.admit_batch(T0, is_retry=False)
     talk.manager.admit_batch(T1, is_retry=False)
@@ -270,7 +270,7 @@ def test_a_topic_without_the_right_to_write_is_named_and_the_transaction_abortab
 
 
 @pytest.mark.parametrize("code", [codes.TOPIC_AUTHORIZATION_FAILED, codes.INVALID_TOPIC_EXCEPTION, 9999])
-def test_partitions_that_cannot_be_added_leave_nothing_to_be_ended_at_the_broker(code: int) -> None:
+def test_abort_sends_no_end_txn_if_no_partition_was_added(code: int) -> None:
     talk = create_talk_before(AddPartitions)
     talk.answer(AddPartitions, code)
     assert talk.state() is S.ABORTABLE_ERROR
@@ -281,7 +281,7 @@ def test_partitions_that_cannot_be_added_leave_nothing_to_be_ended_at_the_broker
     assert EndTransaction not in talk.asked
 
 
-def test_partitions_that_were_added_before_are_ended_and_may_send_what_is_under_way() -> None:
+def test_admits_retries_of_added_partitions_after_another_is_rejected() -> None:
     talk = Talk().started(T0)
     talk.manager.admit_batch(T1, is_retry=False)
     talk.answer(AddPartitions, codes.TOPIC_AUTHORIZATION_FAILED)
@@ -293,7 +293,7 @@ def test_partitions_that_were_added_before_are_ended_and_may_send_what_is_under_
 
 
 @pytest.mark.parametrize("fatal", [False, True])
-def test_a_partition_that_waits_is_not_added_after_an_error(fatal: bool) -> None:
+def test_adds_no_pending_partition_after_an_error(fatal: bool) -> None:
     talk = create_talk_before(AddPartitions)
     if fatal:
         talk.manager.transition_to_fatal_error(KafkaSinkError("over"))
@@ -305,7 +305,7 @@ def test_a_partition_that_waits_is_not_added_after_an_error(fatal: bool) -> None
 
 
 @pytest.mark.parametrize("fatal", [False, True])
-def test_a_partition_whose_addition_was_under_way_takes_no_new_batches_after_an_error(fatal: bool) -> None:
+def test_admits_no_new_batch_of_partition_added_after_an_error(fatal: bool) -> None:
     talk = create_talk_before(AddPartitions)
     request = talk.send(AddPartitions)
     if fatal:
@@ -318,7 +318,7 @@ def test_a_partition_whose_addition_was_under_way_takes_no_new_batches_after_an_
 
 
 @BOTH
-def test_end_txn_does_not_commit_if_a_record_was_rejected_right_before_it_left(version: int) -> None:
+def test_does_not_send_commit_if_record_is_rejected_just_before(version: int) -> None:
     """The caller rejects its record after the sender has chosen the request but before the sender has sent it."""
     talk = Talk(version).started()
     number = talk.manager.require_transaction_number()
@@ -334,7 +334,7 @@ def test_end_txn_does_not_commit_if_a_record_was_rejected_right_before_it_left(v
     assert get_error(abort) is None
 
 
-def test_records_acknowledged_under_two_ids_of_a_topic_make_the_transaction_abortable() -> None:
+def test_recreated_topic_makes_transaction_abortable() -> None:
     first, second = UUID(int=1), UUID(int=2)
     talk = Talk(2).started()
     for topic_id in (first, None, first):

@@ -24,7 +24,7 @@ from tests.producer.transactions.transaction_cases import (
 
 
 @pytest.mark.parametrize("joins", [AddPartitions, AddOffsets])
-def test_an_abort_ends_what_may_have_begun_with_a_request_whose_answer_was_lost(joins: type[Request]) -> None:
+def test_abort_sends_end_txn_after_lost_response_to_first_request(joins: type[Request]) -> None:
     talk = create_talk_before(joins)
     talk.lose(joins)
     operation = talk.manager.abort()
@@ -33,7 +33,7 @@ def test_an_abort_ends_what_may_have_begun_with_a_request_whose_answer_was_lost(
 
 
 @pytest.mark.parametrize("code", [codes.CONCURRENT_TRANSACTIONS, codes.NOT_COORDINATOR])
-def test_an_answer_that_settles_nothing_leaves_in_doubt_what_an_earlier_request_may_add(code: int) -> None:
+def test_abort_sends_end_txn_if_only_a_retry_after_lost_response_is_rejected(code: int) -> None:
     talk = create_talk_before(AddPartitions)
     talk.lose(AddPartitions)
     talk.answer(AddPartitions, code)
@@ -45,7 +45,7 @@ def test_an_answer_that_settles_nothing_leaves_in_doubt_what_an_earlier_request_
 
 
 @pytest.mark.parametrize("code", [codes.COORDINATOR_NOT_AVAILABLE, codes.NOT_COORDINATOR, codes.UNKNOWN_SERVER_ERROR])
-def test_what_a_coordinator_could_not_store_in_time_is_in_doubt(code: int) -> None:
+def test_abort_sends_end_txn_if_partition_may_have_been_added(code: int) -> None:
     talk = create_talk_before(AddPartitions)
     talk.answer(AddPartitions, code)
     talk.wait()
@@ -55,7 +55,7 @@ def test_what_a_coordinator_could_not_store_in_time_is_in_doubt(code: int) -> No
 
 
 @pytest.mark.parametrize("code", [codes.CONCURRENT_TRANSACTIONS, codes.COORDINATOR_LOAD_IN_PROGRESS])
-def test_a_request_that_was_not_carried_out_leaves_nothing_to_be_ended(code: int) -> None:
+def test_abort_sends_no_end_txn_if_request_was_not_executed(code: int) -> None:
     talk = create_talk_before(AddPartitions)
     talk.answer(AddPartitions, code)
     talk.wait()
@@ -65,7 +65,7 @@ def test_a_request_that_was_not_carried_out_leaves_nothing_to_be_ended(code: int
     assert EndTransaction not in talk.asked
 
 
-def test_an_abort_ends_although_brokers_do_not_know_a_topic_any_more_that_waits_to_be_added() -> None:
+def test_abort_succeeds_although_topic_of_pending_partition_is_unknown() -> None:
     talk = Talk().started(T0)
     talk.manager.admit_batch(T1, is_retry=False)
     talk.answer(AddPartitions, codes.UNKNOWN_TOPIC_OR_PARTITION)
@@ -76,7 +76,7 @@ def test_an_abort_ends_although_brokers_do_not_know_a_topic_any_more_that_waits_
     assert get_error(operation) is None
 
 
-def test_brokers_may_say_that_nothing_had_begun_of_what_is_in_doubt() -> None:
+def test_invalid_txn_state_is_accepted_if_begin_is_in_doubt() -> None:
     talk = create_talk_before(AddPartitions)
     talk.lose(AddPartitions)
     operation = talk.manager.abort()
@@ -85,14 +85,14 @@ def test_brokers_may_say_that_nothing_had_begun_of_what_is_in_doubt() -> None:
     assert talk.state() is S.READY
 
 
-def test_brokers_may_not_say_so_of_what_has_begun() -> None:
+def test_invalid_txn_state_of_begun_transaction_is_fatal() -> None:
     talk = Talk().started(T0)
     talk.manager.abort()
     talk.answer(EndTransaction, codes.INVALID_TXN_STATE)
     assert talk.state() is S.FATAL_ERROR
 
 
-def test_an_abort_while_partitions_are_being_added_waits_for_the_answer() -> None:
+def test_abort_waits_for_response_to_add_partitions() -> None:
     talk = create_talk_before(AddPartitions)
     request = talk.send(AddPartitions)
     operation = talk.manager.abort()
@@ -102,7 +102,7 @@ def test_an_abort_while_partitions_are_being_added_waits_for_the_answer() -> Non
     assert get_error(operation) is None
 
 
-def test_an_abort_that_comes_just_before_an_addition_is_sent_ends_it_when_its_answer_is_lost() -> None:
+def test_abort_sends_end_txn_if_add_partitions_is_sent_during_abort() -> None:
     talk = create_talk_before(AddPartitions)
     request = talk.due()
     operation = talk.manager.abort()
@@ -116,7 +116,7 @@ def test_an_abort_that_comes_just_before_an_addition_is_sent_ends_it_when_its_an
 
 @pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("fails", [True, False])
-def test_after_an_abort_or_an_error_no_batch_for_another_partition_leaves(version: int, fails: bool) -> None:
+def test_admits_only_retries_of_added_partitions_after_abort_or_error(version: int, fails: bool) -> None:
     talk = Talk(version).started(T0)
     talk.is_flushed = False
     if fails:
@@ -128,7 +128,7 @@ def test_after_an_abort_or_an_error_no_batch_for_another_partition_leaves(versio
     assert talk.manager.admit_batch(T0, is_retry=True), "what was sent may be sent again"
 
 
-def test_an_end_that_may_come_late_is_followed_by_another_epoch_in_version_1() -> None:
+def test_version_1_requests_new_epoch_after_lost_end_txn_response() -> None:
     talk = Talk(1).started()
     operation = talk.manager.commit()
     talk.lose(EndTransaction)
@@ -140,7 +140,7 @@ def test_an_end_that_may_come_late_is_followed_by_another_epoch_in_version_1() -
     assert message.producer_epoch == IDENTITY.epoch + 1
 
 
-def test_what_was_not_asked_for_yet_is_not_asked_for_by_an_abort() -> None:
+def test_abort_sends_no_request_if_none_was_sent() -> None:
     talk = create_talk_before(AddPartitions)
     talk.manager.abort()
     assert talk.next() is None

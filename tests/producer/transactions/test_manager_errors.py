@@ -55,7 +55,7 @@ def finish(call: Callable[[], Operation | None]) -> None:
 
 @pytest.mark.parametrize("kind", [FindCoordinator, *COORDINATED])
 @pytest.mark.parametrize("code", [codes.COORDINATOR_LOAD_IN_PROGRESS, codes.UNKNOWN_TOPIC_OR_PARTITION])
-def test_what_is_retriable_is_asked_again_after_a_pause(kind: type[Request], code: int) -> None:
+def test_retries_request_after_backoff_on_retriable_error(kind: type[Request], code: int) -> None:
     talk = create_talk_before(kind)
     state = talk.state()
     talk.answer(kind, code)
@@ -77,9 +77,7 @@ def test_what_is_retriable_is_asked_again_after_a_pause(kind: type[Request], cod
         (CommitOffsets, offsets_answer({T1: codes.NONE})),
     ],
 )
-def test_an_answer_that_does_not_name_all_partitions_is_asked_for_again_after_a_pause(
-    kind: type[Request], message: Message
-) -> None:
+def test_retries_after_backoff_if_response_omits_partitions(kind: type[Request], message: Message) -> None:
     talk = create_talk_before(kind)
     if type(talk.due()) is FindCoordinator:
         talk.answer(FindCoordinator)
@@ -92,7 +90,7 @@ def test_an_answer_that_does_not_name_all_partitions_is_asked_for_again_after_a_
 
 
 @pytest.mark.parametrize("kind", [InitProducerId, AddPartitions, AddOffsets, EndTransaction])
-def test_a_transaction_that_is_still_being_completed_is_waited_for_with_short_pauses(kind: type[Request]) -> None:
+def test_retries_concurrent_transactions_error_with_short_backoff(kind: type[Request]) -> None:
     talk = create_talk_before(kind)
     for pause_ms in (20, 40, 80, 100, 100):
         talk.answer(kind, codes.CONCURRENT_TRANSACTIONS)
@@ -102,7 +100,7 @@ def test_a_transaction_that_is_still_being_completed_is_waited_for_with_short_pa
     assert talk.state() in (S.READY, S.IN_TRANSACTION)
 
 
-def test_after_a_success_the_pauses_begin_anew() -> None:
+def test_concurrent_transactions_backoff_restarts_after_success() -> None:
     talk = create_talk_before(EndTransaction)
     for pause_ms in (20, 40):
         talk.answer(EndTransaction, codes.CONCURRENT_TRANSACTIONS)
@@ -141,21 +139,21 @@ def test_after_fencing_every_call_fails_with_producer_fenced(kind: type[Request]
     "code",
     [codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, codes.INVALID_TXN_STATE, codes.INVALID_PRODUCER_ID_MAPPING],
 )
-def test_these_errors_are_fatal_once_the_producer_has_its_id(kind: type[Request], code: int) -> None:
+def test_non_abortable_errors_are_fatal_after_init(kind: type[Request], code: int) -> None:
     talk = create_talk_before(kind)
     talk.answer(kind, code)
     assert talk.state() is S.FATAL_ERROR
     assert codes.lookup_error_code(code).name in str(talk.manager.error)
 
 
-def test_an_unknown_error_is_fatal_and_shown() -> None:
+def test_unknown_error_code_is_fatal_and_named() -> None:
     talk = create_talk_before(EndTransaction)
     operation = talk.manager.commit()
     talk.answer(EndTransaction, 9999)
     assert "the attempt to end the transaction was rejected: UNKNOWN_9999" in str(get_error(operation))
 
 
-def test_why_a_producer_cannot_go_on_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_logs_fatal_error_once(caplog: pytest.LogCaptureFixture) -> None:
     talk = Talk().begun()
     for value in ("first", "second"):
         talk.manager.transition_to_fatal_error(KafkaSinkError(value))
@@ -163,14 +161,14 @@ def test_why_a_producer_cannot_go_on_is_logged_once(caplog: pytest.LogCaptureFix
     assert "second" not in caplog.text
 
 
-def test_why_a_transaction_must_be_aborted_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_logs_abortable_error(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     talk = Talk().started()
     talk.manager.handle_failed_batch(FAILURE, has_sequence=True)
     assert f"TransactionManager(x, in transaction): the transaction must be aborted: {FAILURE}" in caplog.text
 
 
-def test_the_first_fatal_error_stays() -> None:
+def test_keeps_first_fatal_error() -> None:
     talk = Talk().begun()
     talk.manager.transition_to_fatal_error(UnsupportedVersionError("first"))
     talk.manager.transition_to_fatal_error(KafkaSinkError("second"))
@@ -191,7 +189,7 @@ def test_negative_producer_id_or_epoch_is_fatal(producer_id: int, epoch: int) ->
     assert f"A broker returned the producer id {producer_id} with the epoch {epoch}" in str(error)
 
 
-def test_offsets_that_were_on_their_way_fail_with_the_producer() -> None:
+def test_fatal_error_fails_pending_offsets() -> None:
     talk = create_talk_before(CommitOffsets)
     operation = talk.manager.send_offsets(OFFSETS, GroupMetadata("h"))
     talk.answer(CommitOffsets, codes.PRODUCER_FENCED)
@@ -202,7 +200,7 @@ def test_offsets_that_were_on_their_way_fail_with_the_producer() -> None:
 
 
 @pytest.mark.parametrize("kind", [FindCoordinator, InitProducerId])
-def test_a_missing_right_at_init_fails_the_call_which_may_be_repeated(kind: type[Request]) -> None:
+def test_init_can_be_repeated_after_authorization_failure(kind: type[Request]) -> None:
     talk = Talk()
     operation = talk.manager.init()
     talk.answer(kind, codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
@@ -216,14 +214,14 @@ def test_a_missing_right_at_init_fails_the_call_which_may_be_repeated(kind: type
     assert talk.state() is S.READY
 
 
-def test_a_timeout_above_the_brokers_limit_fails_init() -> None:
+def test_init_fails_if_timeout_exceeds_limit_of_broker() -> None:
     talk = Talk()
     operation = talk.manager.init()
     talk.answer(InitProducerId, codes.INVALID_TRANSACTION_TIMEOUT)
     assert "transaction.timeout.ms exceeds the broker's transaction.max.timeout.ms" in str(get_error(operation))
 
 
-def test_while_an_id_is_asked_for_another_one_is_refused_and_the_first_may_be_asked_for_again() -> None:
+def test_rejects_init_of_second_id_while_first_is_pending() -> None:
     talk = Talk()
     pending = talk.manager.init("one")
     with pytest.raises(
@@ -241,7 +239,7 @@ def test_while_an_id_is_asked_for_another_one_is_refused_and_the_first_may_be_as
 
 
 @pytest.mark.parametrize(("open_ms", "has_timed_out"), [(59_999, False), (60_000, True)])
-def test_fencing_after_transaction_timeout_is_explained(open_ms: float, has_timed_out: bool) -> None:
+def test_fencing_error_names_exceeded_transaction_timeout(open_ms: float, has_timed_out: bool) -> None:
     talk = Talk().started()
     talk.wait(open_ms)
     operation = talk.manager.commit()

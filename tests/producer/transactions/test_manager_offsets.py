@@ -34,7 +34,7 @@ def get_offsets(message: object) -> dict[tuple[str, int], int]:
     return {(t.name, row.partition_index): row.committed_offset for t in message.topics for row in t.partitions}
 
 
-def test_in_version_1_the_group_is_added_first_at_the_transactions_coordinator() -> None:
+def test_version_1_adds_group_before_it_commits_offsets() -> None:
     talk = Talk(1).begun()
     operation = talk.manager.send_offsets(OFFSETS, GROUP)
     added = talk.answer(AddOffsets)
@@ -47,7 +47,7 @@ def test_in_version_1_the_group_is_added_first_at_the_transactions_coordinator()
     assert get_error(operation) is None
 
 
-def test_in_version_2_the_offsets_add_their_group() -> None:
+def test_version_2_commits_offsets_without_adding_group() -> None:
     talk = Talk(2).begun()
     operation = talk.manager.send_offsets(OFFSETS, GROUP)
     written = talk.answer(CommitOffsets)
@@ -58,7 +58,7 @@ def test_in_version_2_the_offsets_add_their_group() -> None:
     talk.answer(EndTransaction)
 
 
-def test_a_members_identity_is_sent_and_never_dropped_for_an_old_broker() -> None:
+def test_offset_commit_requires_version_with_member_identity() -> None:
     talk = Talk(1).begun()
     talk.manager.send_offsets(OFFSETS, MEMBER)
     talk.answer(AddOffsets)
@@ -70,7 +70,7 @@ def test_a_members_identity_is_sent_and_never_dropped_for_an_old_broker() -> Non
     assert (message.generation_id, message.member_id, message.group_instance_id) == (4, "member", "instance")
 
 
-def test_several_groups_are_written_one_after_the_other() -> None:
+def test_commits_offsets_of_several_groups() -> None:
     talk = Talk(2).begun()
     operations = [talk.manager.send_offsets(OFFSETS, GroupMetadata(name)) for name in ("a", "b", "a")]
     talk.settle()
@@ -87,7 +87,7 @@ def test_no_offsets_need_no_request() -> None:
 @pytest.mark.parametrize(
     "code", [codes.UNKNOWN_TOPIC_OR_PARTITION, codes.COORDINATOR_LOAD_IN_PROGRESS, codes.REQUEST_TIMED_OUT]
 )
-def test_only_the_partitions_that_failed_are_written_again(code: int) -> None:
+def test_retries_offsets_of_failed_partitions_only(code: int) -> None:
     talk = Talk(2).begun()
     operation = talk.manager.send_offsets(OFFSETS, GROUP)
     talk.answer(FindCoordinator)
@@ -101,7 +101,7 @@ def test_only_the_partitions_that_failed_are_written_again(code: int) -> None:
 
 
 @pytest.mark.parametrize("kind", [FindCoordinator, AddOffsets, CommitOffsets])
-def test_a_missing_right_on_the_group_ends_the_transaction_only(kind: type[Request]) -> None:
+def test_group_authorization_failure_is_abortable(kind: type[Request]) -> None:
     talk = Talk(1).begun()
     operation = talk.manager.send_offsets(OFFSETS, GROUP)
     if kind is not AddOffsets:
@@ -114,7 +114,7 @@ def test_a_missing_right_on_the_group_ends_the_transaction_only(kind: type[Reque
 
 
 @pytest.mark.parametrize("code", [codes.FENCED_INSTANCE_ID, codes.UNKNOWN_MEMBER_ID, codes.ILLEGAL_GENERATION])
-def test_a_member_that_lost_its_place_ends_the_transaction_only(code: int) -> None:
+def test_stale_group_member_error_is_abortable(code: int) -> None:
     talk = Talk(2).begun()
     operation = talk.manager.send_offsets(OFFSETS, MEMBER)
     talk.answer(CommitOffsets, code)
@@ -122,7 +122,7 @@ def test_a_member_that_lost_its_place_ends_the_transaction_only(code: int) -> No
     assert talk.state() is S.ABORTABLE_ERROR
 
 
-def test_a_group_that_could_not_be_added_leaves_nothing_to_be_ended_at_the_broker() -> None:
+def test_abort_sends_no_end_txn_if_group_was_not_added() -> None:
     talk = Talk(1).begun()
     talk.manager.send_offsets(OFFSETS, GROUP)
     talk.answer(AddOffsets, codes.GROUP_AUTHORIZATION_FAILED)
@@ -132,7 +132,7 @@ def test_a_group_that_could_not_be_added_leaves_nothing_to_be_ended_at_the_broke
     assert EndTransaction not in talk.asked
 
 
-def test_a_fatal_answer_to_a_group_that_is_added_during_an_abort_fails_the_abort() -> None:
+def test_fatal_response_to_add_offsets_fails_abort() -> None:
     talk = Talk(1).begun()
     talk.manager.send_offsets(OFFSETS, GROUP)
     request = talk.send(AddOffsets)
@@ -143,7 +143,7 @@ def test_a_fatal_answer_to_a_group_that_is_added_during_an_abort_fails_the_abort
 
 
 @BOTH
-def test_an_abort_drops_unwritten_offsets_and_fails_the_call_that_sent_them(version: int) -> None:
+def test_abort_drops_pending_offsets_and_fails_their_call(version: int) -> None:
     talk = Talk(version).started()
     operation = talk.manager.send_offsets(OFFSETS, GROUP)
     talk.manager.abort()
@@ -152,7 +152,7 @@ def test_an_abort_drops_unwritten_offsets_and_fails_the_call_that_sent_them(vers
     assert CommitOffsets not in talk.asked
 
 
-def test_a_topic_format_that_takes_no_transactions_ends_the_producer() -> None:
+def test_unsupported_message_format_is_fatal() -> None:
     talk = Talk(2).begun()
     operation = talk.manager.send_offsets(OFFSETS, GROUP)
     talk.answer(CommitOffsets, codes.UNSUPPORTED_FOR_MESSAGE_FORMAT)

@@ -6,7 +6,7 @@ from spark_kafka_sink.requests.init_producer_id import InitProducerId
 from tests.producer.transactions.transaction_cases import Talk
 
 
-def test_after_one_of_version_1_that_was_taken_over_version_2_begins_under_an_epoch_of_its_own() -> None:
+def test_version_2_requests_epoch_after_take_over_in_version_1() -> None:
     prepared = Talk(1).started().manager.prepare()
     assert prepared is not None
     other = Talk(1)
@@ -16,7 +16,7 @@ def test_after_one_of_version_1_that_was_taken_over_version_2_begins_under_an_ep
     assert type(other.due()) is InitProducerId
 
 
-def test_after_another_init_version_2_needs_no_epoch_of_its_own() -> None:
+def test_version_2_requests_no_epoch_after_new_init() -> None:
     talk = Talk(1).started()
     talk.manager.prepare()
     talk.init()
