@@ -128,7 +128,7 @@ def command(output: Output, broker: KafkaOfVersion, name: str, *arguments: str) 
         (CLUSTER_ID, -1, error_codes.INVALID_REQUEST),
     ],
 )
-def test_broker_rejects_connection_that_was_meant_for_another_cluster_or_node(
+def test_broker_rejects_connection_for_another_cluster_or_node(
     broker: KafkaOfVersion, cluster_id: str, node_id: int, error_code: int
 ) -> None:
     topic = create_topic(broker.bootstrap())
@@ -146,7 +146,7 @@ def test_broker_rejects_connection_that_was_meant_for_another_cluster_or_node(
 
 @on_each
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_producer_writes_with_each_codec_what_librdkafka_reads(broker: KafkaOfVersion, codec: str) -> None:
+def test_librdkafka_reads_records_of_producer_with_each_codec(broker: KafkaOfVersion, codec: str) -> None:
     topic = create_topic(broker.bootstrap(), partitions=3)
     config = {"bootstrap.servers": broker.bootstrap(), "compression.type": codec}
     with KafkaProducer(config) as producer:
@@ -156,7 +156,7 @@ def test_a_producer_writes_with_each_codec_what_librdkafka_reads(broker: KafkaOf
 
 
 @on_each
-def test_a_transactional_producer_commits_and_aborts(broker: KafkaOfVersion) -> None:
+def test_transactional_producer_commits_and_aborts(broker: KafkaOfVersion) -> None:
     topic = create_topic(broker.bootstrap(), partitions=3)
     with KafkaProducer({"bootstrap.servers": broker.bootstrap(), "transactional.id": topic}) as producer:
         producer.init_transactions()
@@ -173,7 +173,7 @@ def test_a_transactional_producer_commits_and_aborts(broker: KafkaOfVersion) -> 
 
 
 @on_each
-def test_a_transactional_producer_commits_offsets_of_a_group(broker: KafkaOfVersion) -> None:
+def test_transactional_producer_commits_offsets_of_a_group(broker: KafkaOfVersion) -> None:
     topic = create_topic(broker.bootstrap())
     with KafkaProducer({"bootstrap.servers": broker.bootstrap(), "transactional.id": topic}) as producer:
         producer.init_transactions()
@@ -192,21 +192,21 @@ def test_a_transactional_producer_commits_offsets_of_a_group(broker: KafkaOfVers
 
 
 @on_those_without_exactly_once_tests
-def test_a_batch_job_writes_each_row(spark: SparkSession, broker: KafkaOfVersion) -> None:
+def test_batch_job_writes_each_row(spark: SparkSession, broker: KafkaOfVersion) -> None:
     topic = create_topic(broker.bootstrap(), partitions=3)
     save(spark, broker, topic, {})
     assert numbers(broker, topic) == each_once()
 
 
 @on_those_without_exactly_once_tests
-def test_a_stream_writes_each_row(spark: SparkSession, broker: KafkaOfVersion, tmp_path: Path) -> None:
+def test_stream_writes_each_row(spark: SparkSession, broker: KafkaOfVersion, tmp_path: Path) -> None:
     topic = create_topic(broker.bootstrap(), partitions=3)
     stream(spark, broker, topic, tmp_path, {})
     assert numbers(broker, topic) == each_once()
 
 
 @on_those_that_list
-def test_a_batch_job_writes_exactly_once_and_its_key_is_known(spark: SparkSession, broker: KafkaOfVersion) -> None:
+def test_batch_job_with_idempotency_key_writes_once_in_two_runs(spark: SparkSession, broker: KafkaOfVersion) -> None:
     topic = create_topic(broker.bootstrap(), partitions=3)
     for _ in range(2):
         save(spark, broker, topic, EXACTLY_ONCE | {"idempotencyKey": topic})
@@ -215,9 +215,7 @@ def test_a_batch_job_writes_exactly_once_and_its_key_is_known(spark: SparkSessio
 
 
 @on_those_that_list
-def test_a_stream_writes_exactly_once_in_both_of_its_starts(
-    spark: SparkSession, broker: KafkaOfVersion, tmp_path: Path
-) -> None:
+def test_stream_writes_exactly_once_across_restart(spark: SparkSession, broker: KafkaOfVersion, tmp_path: Path) -> None:
     topic = create_topic(broker.bootstrap(), partitions=3)
     stream(spark, broker, topic, tmp_path, EXACTLY_ONCE)
     assert numbers(broker, topic) == each_once()
@@ -225,7 +223,7 @@ def test_a_stream_writes_exactly_once_in_both_of_its_starts(
 
 @on_those_that_cannot
 @pytest.mark.parametrize("look", ["true", "false"])
-def test_exactly_once_is_refused_by_name_before_anything_is_made(
+def test_rejects_exactly_once_before_it_creates_the_decision_log(
     spark: SparkSession, broker: KafkaOfVersion, tmp_path: Path, look: str
 ) -> None:
     """Batch writes and streams fail. With checkConnection=false, the planning worker detects the version."""
@@ -245,7 +243,7 @@ def test_exactly_once_is_refused_by_name_before_anything_is_made(
 
 
 @on_each
-def test_the_doctor_finds_nothing_to_complain_of(broker: KafkaOfVersion, capsys: Output) -> None:
+def test_doctor_passes(broker: KafkaOfVersion, capsys: Output) -> None:
     topic = create_topic(broker.bootstrap())
     status, document = command(capsys, broker, "doctor", "--topic", topic, "--transactional-id", "an-id")
     assert status == 0, document
@@ -255,9 +253,7 @@ def test_the_doctor_finds_nothing_to_complain_of(broker: KafkaOfVersion, capsys:
 
 
 @on_those_that_cannot
-def test_the_doctor_refuses_what_the_driver_of_spark_would(
-    broker: KafkaOfVersion, capsys: Output, tmp_path: Path
-) -> None:
+def test_doctor_rejects_exactly_once_like_the_driver(broker: KafkaOfVersion, capsys: Output, tmp_path: Path) -> None:
     conf = tmp_path / "spark.json"
     conf.write_text(json.dumps(EXACTLY_ONCE | {"topic": create_topic(broker.bootstrap())}))
     status, document = command(capsys, broker, "doctor", "--spark-conf", str(conf))
@@ -317,7 +313,7 @@ def test_rejects_writes_of_task_whose_transaction_was_aborted(broker: KafkaOfVer
 
 
 @on_those_that_cannot
-def test_transactions_are_refused_by_name(broker: KafkaOfVersion, capsys: Output) -> None:
+def test_transactions_command_names_required_kafka_version(broker: KafkaOfVersion, capsys: Output) -> None:
     status, text = command(capsys, broker, "transactions")
     assert status != 0
     assert "is older than Kafka 3.0" in text

@@ -149,13 +149,13 @@ def sasl(mechanism: str, user: str = "alice", password: str = "alice-secret") ->
     }
 
 
-def test_plaintext(kafka: KafkaCluster) -> None:
+def test_connects_with_plaintext(kafka: KafkaCluster) -> None:
     with Link(kafka.bootstrap(), {}) as link:
         link.open()
 
 
 @pytest.mark.parametrize("version", ["TLSv1.2", "TLSv1.3"])
-def test_tls_in_the_version_that_is_asked_for(kafka: KafkaCluster, version: str) -> None:
+def test_uses_configured_tls_version(kafka: KafkaCluster, version: str) -> None:
     with Link(kafka.bootstrap("SSL"), tls(kafka) | {"ssl.enabled.protocols": version}) as link:
         link.open()
         channel = link.selector.channel("broker")
@@ -165,7 +165,7 @@ def test_tls_in_the_version_that_is_asked_for(kafka: KafkaCluster, version: str)
 
 
 @pytest.mark.parametrize("version", ["TLSv1.2", "TLSv1.3"])
-def test_a_client_certificate_lets_in_where_one_is_demanded(kafka: KafkaCluster, version: str) -> None:
+def test_mutual_tls_accepts_client_certificate(kafka: KafkaCluster, version: str) -> None:
     identity = {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(kafka.certificates / "client.pem")}
     options = tls(kafka) | identity | {"ssl.enabled.protocols": version}
     with Link(kafka.bootstrap("MTLS"), options) as link:
@@ -173,7 +173,7 @@ def test_a_client_certificate_lets_in_where_one_is_demanded(kafka: KafkaCluster,
 
 
 @pytest.mark.parametrize("version", ["TLSv1.2", "TLSv1.3"])
-def test_without_a_client_certificate_the_broker_says_that_it_demands_one(kafka: KafkaCluster, version: str) -> None:
+def test_mutual_tls_rejects_client_without_certificate(kafka: KafkaCluster, version: str) -> None:
     with Link(kafka.bootstrap("MTLS"), tls(kafka) | {"ssl.enabled.protocols": version}) as link:
         end = link.refusal()
         assert end.kind is ChannelStateKind.AUTHENTICATION_FAILED
@@ -188,7 +188,7 @@ def test_without_a_client_certificate_the_broker_says_that_it_demands_one(kafka:
         ("EXPIRED", "localhost", "ca.pem", "has expired"),
     ],
 )
-def test_a_broker_that_cannot_be_trusted_is_refused(
+def test_rejects_untrusted_certificate_of_broker(
     kafka: KafkaCluster, listener: str, host: str, authority: str, message: str
 ) -> None:
     with Link(kafka.bootstrap(listener, host), tls(kafka, authority)) as link:
@@ -198,7 +198,7 @@ def test_a_broker_that_cannot_be_trusted_is_refused(
         assert message in str(end.error)
 
 
-def test_a_wrong_name_is_let_pass_only_when_the_check_is_switched_off(kafka: KafkaCluster) -> None:
+def test_accepts_wrong_host_name_without_endpoint_identification(kafka: KafkaCluster) -> None:
     options = tls(kafka) | {"ssl.endpoint.identification.algorithm": ""}
     with Link(kafka.bootstrap("SSL", "127.0.0.1"), options) as link:
         link.open()
@@ -206,7 +206,7 @@ def test_a_wrong_name_is_let_pass_only_when_the_check_is_switched_off(kafka: Kaf
 
 @pytest.mark.parametrize("listener", ["SASL_PLAINTEXT", "SASL_SSL"])
 @pytest.mark.parametrize("mechanism", list(MODULES))
-def test_a_password_lets_in(kafka: KafkaCluster, mechanism: str, listener: str) -> None:
+def test_accepts_correct_password(kafka: KafkaCluster, mechanism: str, listener: str) -> None:
     options = sasl(mechanism) | {"security.protocol": listener} | (trust(kafka) if "SSL" in listener else {})
     with Link(kafka.bootstrap(listener), options) as link:
         link.open()
@@ -214,9 +214,7 @@ def test_a_password_lets_in(kafka: KafkaCluster, mechanism: str, listener: str) 
 
 @pytest.mark.parametrize("user", ["alice", "stranger"])
 @pytest.mark.parametrize("mechanism", list(MODULES))
-def test_a_wrong_password_and_an_unknown_user_are_refused_at_once(
-    kafka: KafkaCluster, mechanism: str, user: str
-) -> None:
+def test_rejects_wrong_password_and_unknown_user(kafka: KafkaCluster, mechanism: str, user: str) -> None:
     with Link(kafka.bootstrap("SASL_PLAINTEXT"), sasl(mechanism, user, "wrong-secret")) as link:
         end = link.refusal()
         assert end.has_failed_authentication
@@ -225,7 +223,7 @@ def test_a_wrong_password_and_an_unknown_user_are_refused_at_once(
         assert "secret" not in repr(end)
 
 
-def test_a_bearer_token_lets_in(kafka: KafkaCluster) -> None:
+def test_accepts_bearer_token(kafka: KafkaCluster) -> None:
     # The test brokers accept the unsecured tokens that Kafka's development mode creates.
     options = {
         "security.protocol": "SASL_PLAINTEXT",
@@ -236,7 +234,7 @@ def test_a_bearer_token_lets_in(kafka: KafkaCluster) -> None:
         link.open()
 
 
-def test_a_bearer_token_that_has_expired_is_refused(kafka: KafkaCluster) -> None:
+def test_rejects_expired_bearer_token(kafka: KafkaCluster) -> None:
     token = "eyJhbGciOiJub25lIn0.eyJzdWIiOiJhbGljZSIsImlhdCI6MSwiZXhwIjoyfQ."
     # {"alg":"none"} . {"sub":"alice","iat":1,"exp":2}
     options = {
@@ -253,26 +251,26 @@ def test_a_bearer_token_that_has_expired_is_refused(kafka: KafkaCluster) -> None
 # --- clients and listeners with different protocols
 
 
-def test_tls_at_a_plaintext_listener_is_a_disconnection_with_a_hint(kafka: KafkaCluster) -> None:
+def test_tls_to_plaintext_listener_fails_with_hint(kafka: KafkaCluster) -> None:
     with Link(kafka.bootstrap(), tls(kafka)) as link:
         end = link.refusal()
         assert isinstance(end.error, DisconnectedError)
         assert "may expect plaintext" in str(end.error)
 
 
-def test_plaintext_at_a_tls_listener_fails_with_a_hint_at_the_protocol(kafka: KafkaCluster) -> None:
+def test_plaintext_to_tls_listener_names_security_protocol(kafka: KafkaCluster) -> None:
     with Link(kafka.bootstrap("SSL"), {}) as link:
         assert "security.protocol" in str(link.refusal().error)
 
 
-def test_sasl_at_a_listener_without_it_fails_with_an_error_about_sasl(kafka: KafkaCluster) -> None:
+def test_sasl_to_listener_without_sasl_fails(kafka: KafkaCluster) -> None:
     with Link(kafka.bootstrap(), sasl("PLAIN")) as link:
         end = link.refusal()
         assert end.has_failed_authentication
         assert "does not use SASL" in str(end.error)
 
 
-def test_requests_without_sasl_at_a_listener_that_demands_it_are_cut_off(kafka: KafkaCluster) -> None:
+def test_sasl_listener_disconnects_client_without_login(kafka: KafkaCluster) -> None:
     with Link(kafka.bootstrap("SASL_PLAINTEXT"), {}) as link:
         link.open()  # brokers respond to one ApiVersions request before a login
         link.ask()
@@ -300,7 +298,7 @@ def logins(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
-def test_sessions_are_renewed_under_load_without_a_lost_answer(
+def test_reauthenticates_under_load_without_lost_response(
     kafka: KafkaCluster, mechanism: str, logins: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sasl_client, "REAUTHENTICATION_FRACTION", RENEWED_EARLY)
@@ -312,7 +310,7 @@ def test_sessions_are_renewed_under_load_without_a_lost_answer(
             assert link.answers > before, "answers come between the logins"
 
 
-def test_the_network_client_does_not_notice_that_its_sessions_are_renewed(
+def test_network_client_continues_during_reauthentication(
     kafka: KafkaCluster, logins: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sasl_client, "REAUTHENTICATION_FRACTION", RENEWED_EARLY)
@@ -329,7 +327,7 @@ def test_the_network_client_does_not_notice_that_its_sessions_are_renewed(
         wait_until(is_renewed_twice)
 
 
-def test_a_session_that_is_not_renewed_is_cut_off_by_the_broker(
+def test_broker_disconnects_session_without_reauthentication(
     kafka: KafkaCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without renewals, the tests above would fail like this after a minute."""

@@ -40,7 +40,7 @@ def refusal(spark: SparkSession, sink: str, columns: list[str], options: dict[st
 
 
 @pytest.mark.parametrize(("columns", "options", "mode"), [m[1:] for m in MISTAKES], ids=[m[0] for m in MISTAKES])
-def test_a_mistake_is_refused_in_the_words_of_sparks_own_sink(
+def test_error_contains_message_of_sparks_sink(
     spark: SparkSession, columns: list[str], options: dict[str, str], mode: str | None
 ) -> None:
     theirs = refusal(spark, "kafka", columns, options, mode)

@@ -248,9 +248,7 @@ def fail_when_done(error: KafkaSinkError) -> Any:
     return patch.object(QueryTransactions, "write", write)
 
 
-def test_open_transaction_of_job_whose_done_record_got_no_response_can_be_ended_as_the_warning_says(
-    query: Query, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_advice_for_lost_done_response_ends_open_transaction(query: Query, caplog: pytest.LogCaptureFixture) -> None:
     start = query.begin()
     prepared = query.write_tasks(start, 0)
     query.write(start, 1, "of an attempt that lost", attempt=1)

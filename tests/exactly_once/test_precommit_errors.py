@@ -123,7 +123,7 @@ def test_error_names_what_stopped_the_write() -> None:
         assert message in str(error)
 
 
-def test_moved_checkpoint_must_contain_the_last_decided_batch_before_another_prefix_is_used() -> None:
+def test_moved_checkpoint_must_contain_last_decided_batch() -> None:
     """A stop may interrupt the query after the sink's commit and before Spark's. The batch is then run again."""
     message = str(precommit_errors.build_checkpoint_mismatch_error(ENTRY, "/b"))
     steps = (
@@ -167,7 +167,7 @@ SUMMARY, OTHER_SUMMARY = (BatchSummary.from_row_counts({"t": rows}, rows) for ro
     ],
     ids=["stream", "job"],
 )
-def test_mismatch_advises_to_write_only_the_missing_rows_and_new_name_only_if_all_are_missing(
+def test_mismatch_advises_new_name_only_if_all_rows_are_missing(
     batch: Batch, option: str, other_option: str, cause: str, newest_checkpoint: str
 ) -> None:
     """A new key or prefix is not compared with any decision, so it writes the committed rows once more."""

@@ -194,7 +194,7 @@ def test_poll_raises_fatal_errors_while_reading_after_reset(
         selector.poll(0)
 
 
-def test_channel_that_fails_in_the_poll_in_which_it_connects_is_not_reported_as_connected(
+def test_channel_that_fails_while_connecting_is_not_reported_as_connected(
     system: FakeSystem, selector: Selector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     finish_connect = KafkaChannel.finish_connect

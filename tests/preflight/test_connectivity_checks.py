@@ -64,7 +64,7 @@ def test_only_connection_failures_concern_the_address() -> None:
     assert not any(check.is_connectivity_failure for check in missing.values())
 
 
-def test_names_silent_bootstrap_server() -> None:
+def test_names_unresponsive_bootstrap_server() -> None:
     cluster = create_cluster()
     cluster.system.swallow("gone", 9092)
     assert "bootstrap servers: gone:9092: no response within 5 s" in build_error_message(
@@ -90,7 +90,7 @@ def test_names_unresolvable_advertised_address() -> None:
     assert "broker 0" not in build_error_message(checks)
 
 
-def test_names_silent_leader() -> None:
+def test_names_unresponsive_leader() -> None:
     cluster = create_cluster()
     cluster.system.swallow("broker1", 9093)
     assert ": broker 1 (broker1:9093): no response within 5 s." in build_error_message(

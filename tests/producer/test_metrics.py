@@ -8,6 +8,7 @@ import pytest
 
 from spark_kafka_sink.network.io_counts import IoCounts
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool
+from spark_kafka_sink.producer.metrics import ProducerMetrics
 from spark_kafka_sink.records.compression import Codec
 from tests.producer.batching.accumulator_harness import Clock
 from tests.producer.metrics_cases import WINDOW_MS, create_metrics, create_sent_batch
@@ -80,15 +81,24 @@ def test_record_sizes_have_average_and_maximum() -> None:
     assert (values["record-size-avg"], values["record-size-max"]) == (200, 400)
 
 
-def test_one_value_is_what_all_of_them_say_and_an_unknown_name_is_an_error_that_knows_a_near_one() -> None:
+def create_metrics_with_nodes_and_topics() -> ProducerMetrics:
     io = IoCounts(counts_per_channel=True)
     metrics = create_metrics(io)
     io.get_or_create_channel_counts("1")
     metrics.record_response(1, 40, 0, 240)
     metrics.record_request({"t": {0: create_sent_batch(3, 39)}}, 200)
     metrics.record_retries("a{topic=b}", 7, 100)
+    return metrics
+
+
+def test_read_equals_read_all() -> None:
+    metrics = create_metrics_with_nodes_and_topics()
     for name, value in metrics.read_all(300).items():
         assert metrics.read(name, 300) == pytest.approx(value, nan_ok=True), name
+
+
+def test_unknown_metric_raises_key_error_with_suggestion() -> None:
+    metrics = create_metrics_with_nodes_and_topics()
     with pytest.raises(
         KeyError, match=r"record-retry-totals is not a metric of the producer. Did you mean record-retry-total"
     ):

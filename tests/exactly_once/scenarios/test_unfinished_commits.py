@@ -87,7 +87,7 @@ def test_unfinished_commit_reports_decided_batch_and_remedy(
     assert read_values(query.broker) == rows(0)
 
 
-def test_transaction_is_not_called_lost_if_it_is_unknown_whether_a_newer_driver_has_committed_it(query: Query) -> None:
+def test_transaction_possibly_committed_by_newer_driver_is_not_lost(query: Query) -> None:
     start = query.begin()
     prepared = query.write_tasks(start, 0)
     commit_all, newer = Driver._commit_transactions, query.with_new_driver()
@@ -112,7 +112,7 @@ def test_transaction_is_not_called_lost_if_it_is_unknown_whether_a_newer_driver_
     assert read_values(query.broker) == rows(0)
 
 
-def test_start_that_cannot_finish_an_earlier_job_says_that_it_has_written_nothing(query: Query) -> None:
+def test_start_that_cannot_finish_earlier_job_reports_nothing_written(query: Query) -> None:
     start = query.begin()
     prepared = query.write_tasks(start, 0)
     with death_before("commit"), Driver(query.delivery) as driver:

@@ -92,7 +92,7 @@ def test_records_time_out_with_reason_when_topic_becomes_unauthorized(
 
 
 @pytest.mark.parametrize("lost", ["the leader", "every broker"])
-def test_error_of_unsent_records_says_so_and_names_the_reason(lost: str) -> None:
+def test_error_of_unsent_records_names_the_reason(lost: str) -> None:
     cluster, producer = simulated(delivery_timeout_ms=5000, request_timeout_ms=1000, metadata_max_age_ms=500)
     producer.partitions_for("t")
     if lost == "the leader":

@@ -274,7 +274,7 @@ def test_rejects_java_class_option_with_alternative_for_spark_jobs(options: dict
         *(name for name, option in SECURITY_OPTIONS.items() if option.unsupported_reason),
     ],
 )
-def test_error_of_java_class_option_says_to_remove_it(name: str) -> None:
+def test_error_of_java_class_option_advises_to_remove_it(name: str) -> None:
     (fault,) = faults(NEEDED | {f"kafka.{name}": "a.B"})
     assert "Remove the option" in fault
 
