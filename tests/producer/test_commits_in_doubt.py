@@ -23,7 +23,7 @@ from spark_kafka_sink.requests import transactions
 from tests.fake_system import FakeSystem
 from tests.producer.scenarios.test_refused_authentication import SASL, AuthenticatingCluster
 from tests.producer.transactional_cases import (
-    BOTH,
+    BOTH_VERSIONS,
     create_producer,
     create_producer_in_transaction,
     find_requests,
@@ -50,7 +50,7 @@ def fence_after_first_end_txn(cluster: SimulatedCluster, producer: KafkaProducer
     get_loop(producer).after_round = fence
 
 
-@BOTH
+@BOTH_VERSIONS
 @pytest.mark.parametrize("is_response_lost", [True, False])
 def test_fenced_commit_may_be_committed_only_if_an_earlier_response_was_lost(
     version: int, is_response_lost: bool
@@ -72,7 +72,7 @@ def test_fenced_commit_may_be_committed_only_if_an_earlier_response_was_lost(
     assert raised.value.possibly_stored is is_response_lost, "the repeated call says the same"
 
 
-@BOTH
+@BOTH_VERSIONS
 @pytest.mark.parametrize("is_executed", [True, False])
 def test_commit_rejected_with_unknown_server_error_may_be_committed(version: int, is_executed: bool) -> None:
     cluster, producer = create_producer_in_transaction(version)
@@ -84,7 +84,7 @@ def test_commit_rejected_with_unknown_server_error_may_be_committed(version: int
     assert str(raised.value).endswith(WARNING)
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_abortable_rejection_after_a_lost_response_does_not_ask_for_an_abort(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version)
     send_and_flush(producer, b"1")
@@ -97,7 +97,7 @@ def test_abortable_rejection_after_a_lost_response_does_not_ask_for_an_abort(ver
     assert read_committed(cluster) == [b"1"]
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_commit_rejected_after_retriable_rejections_is_not_committed(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version)
     send_and_flush(producer, b"1")
@@ -109,7 +109,7 @@ def test_commit_rejected_after_retriable_rejections_is_not_committed(version: in
     assert WARNING not in str(raised.value)
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_commit_is_in_doubt_if_credentials_are_rejected_after_lost_response(version: int) -> None:
     cluster = AuthenticatingCluster(FakeSystem(latency_ms=1), topics={"t": 1}, transaction_version=version)
     producer = create_producer(cluster, **SASL)
@@ -142,7 +142,7 @@ def commit_without_response(producer: KafkaProducer) -> None:
         producer.commit_transaction()
 
 
-@BOTH
+@BOTH_VERSIONS
 @pytest.mark.parametrize("close", [lambda producer: producer.close(timeout=0), KafkaProducer.close])
 def test_repeated_commit_after_close_reports_that_the_transaction_may_be_committed(
     version: int, close: Callable[[KafkaProducer], None]
@@ -161,7 +161,7 @@ def test_repeated_commit_after_close_reports_that_the_transaction_may_be_committ
         producer.begin_transaction()
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_repeated_commit_after_close_succeeds_if_close_has_awaited_the_response(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version, max_block_ms=100)
     send_and_flush(producer, b"1")
@@ -174,7 +174,7 @@ def test_repeated_commit_after_close_succeeds_if_close_has_awaited_the_response(
         producer.commit_transaction()
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_repeated_commit_after_close_reports_that_a_commit_that_was_not_sent_failed(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version, max_block_ms=1000)
     send_and_flush(producer, b"1")

@@ -24,7 +24,7 @@ from spark_kafka_sink.protocol.messages.describe_transactions import DescribeTra
 from spark_kafka_sink.records.columns import RecordColumns
 from tests.fake_system import FakeSystem
 from tests.producer.transactional_cases import (
-    BOTH,
+    BOTH_VERSIONS,
     ID,
     create_cluster,
     create_initialized_producer,
@@ -117,7 +117,7 @@ def test_blocking_transactional_calls_fail_in_callback() -> None:
     producer.commit_transaction()
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_commit_can_only_be_repeated_after_it_times_out(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version, max_block_ms=1000, request_timeout_ms=5000)
     send_and_flush(producer, b"1")
@@ -158,7 +158,7 @@ def test_description_times_out_and_is_not_requested_again_later() -> None:
 # --- the end of a producer
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_close_aborts_an_open_transaction(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version)
     send_and_flush(producer, b"1")
@@ -167,7 +167,7 @@ def test_close_aborts_an_open_transaction(version: int) -> None:
     assert not cluster.system.open_sockets
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_close_waits_for_pending_commit(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version, max_block_ms=100)
     send_and_flush(producer, b"1")
@@ -209,7 +209,7 @@ def test_close_timeout_includes_abort_of_open_transaction(caplog: pytest.LogCapt
     assert "did not finish within 3 seconds" in caplog.text, "the timeout of the caller, not what the abort left of it"
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_measures_time_of_each_transactional_call(version: int, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster, producer = create_initialized_producer(version)
     monkeypatch.setattr(get_sender(producer).accumulator, "unmute", lambda: cluster.system.advance(3))
@@ -249,7 +249,7 @@ def test_transaction_block_before_init_names_required_call() -> None:
         raise AssertionError("the block has begun")
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_error_of_aborted_block_does_not_advise_to_abort(version: int) -> None:
     cluster, producer = create_initialized_producer(version)
     cluster.control.when(api=ApiKey.PRODUCE).fail("INVALID_RECORD")
@@ -284,7 +284,7 @@ def test_error_of_block_advises_to_abort_after_abort_timeout(caplog: pytest.LogC
     assert "could not abort the transaction: transactional id x: abort_transaction() timed out" in caplog.text
 
 
-@BOTH
+@BOTH_VERSIONS
 @pytest.mark.parametrize(
     ("call_name", "send_interrupted"),
     [
@@ -318,7 +318,7 @@ def test_call_interrupted_while_it_waits_for_metadata_prevents_the_commit(
     assert read_committed(cluster) == [b"2"]
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_interrupted_call_does_not_prevent_commit_of_next_transaction(
     version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

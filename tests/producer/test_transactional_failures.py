@@ -33,7 +33,7 @@ from spark_kafka_sink.protocol.schema import VersionRange
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.requests.transactions import DescribeTransactions
 from tests.producer.transactional_cases import (
-    BOTH,
+    BOTH_VERSIONS,
     ID,
     create_cluster,
     create_initialized_producer,
@@ -49,7 +49,7 @@ from tests.producer.transactional_cases import (
 from tests.producer.virtual_time import get_loop, get_sender
 
 
-@BOTH
+@BOTH_VERSIONS
 @pytest.mark.parametrize(
     "code",
     [codes.INVALID_RECORD, codes.TOPIC_AUTHORIZATION_FAILED, codes.INVALID_TXN_STATE, codes.TRANSACTION_ABORTABLE],
@@ -76,7 +76,7 @@ def test_commit_names_rejected_record_and_next_transaction_succeeds(version: int
     assert [read_committed(cluster, partition) for partition in (0, 1)] == [[b"2"], [b"3"]]
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_transaction_without_accepted_records_can_be_aborted(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version)
     cluster.control.when(api=ApiKey.PRODUCE).fail(codes.INVALID_RECORD)
@@ -89,7 +89,7 @@ def test_transaction_without_accepted_records_can_be_aborted(version: int) -> No
     assert read_committed(cluster) == [b"2"]
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_commit_reports_record_that_broker_has_named(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version, linger_ms=50)
     cluster.control.create_topic("c", config={"cleanup.policy": "compact"})
@@ -99,7 +99,7 @@ def test_commit_reports_record_that_broker_has_named(version: int) -> None:
     assert all(future.exception(0) is not None for future in futures)
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_record_above_max_request_size_prevents_commit(version: int) -> None:
     _, producer = create_producer_in_transaction(version, max_request_size=1000)
     future = send(producer, b"x" * 2000)
@@ -111,7 +111,7 @@ def test_record_above_max_request_size_prevents_commit(version: int) -> None:
     producer.close()
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_row_with_missing_partition_prevents_commit(version: int) -> None:
     _, producer = create_producer_in_transaction(version)
     producer.send_columns("t", RecordColumns(pa.array([b"1", b"2"])), pa.array([0, 9], pa.int32()))
@@ -120,7 +120,7 @@ def test_row_with_missing_partition_prevents_commit(version: int) -> None:
     assert isinstance(caught.value.__cause__, InvalidRecordError)
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_call_with_invalid_arguments_prevents_commit(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version)
     columns = RecordColumns(pa.array([b"1", b"2"]))
@@ -143,7 +143,7 @@ def test_call_with_invalid_arguments_prevents_commit(version: int) -> None:
     assert read_committed(cluster) == []
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_metadata_timeout_of_send_columns_prevents_commit(version: int, monkeypatch: pytest.MonkeyPatch) -> None:
     _, producer = create_producer_in_transaction(version)
     topic_infos = iter([producer._await_topic("t", producer._system.now()), MetadataTimeoutError("no answer")])
@@ -171,7 +171,7 @@ def test_interrupt_during_abort_of_close_ends_the_producer(monkeypatch: pytest.M
     assert get_sender(producer).is_finished
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_records_behind_failed_record_are_dropped_with_its_error_as_cause(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version, batch_size=0)
     send_and_flush(producer, b"0")
@@ -188,7 +188,7 @@ def test_records_behind_failed_record_are_dropped_with_its_error_as_cause(versio
     assert read_committed(cluster) == [b"4"]
 
 
-@BOTH
+@BOTH_VERSIONS
 @pytest.mark.parametrize("failure", ["expiry", "rejection"])
 @pytest.mark.parametrize("is_response_lost", [False, True])
 def test_record_behind_failed_one_may_be_stored_only_if_its_response_was_lost(
@@ -215,7 +215,7 @@ def test_record_behind_failed_one_may_be_stored_only_if_its_response_was_lost(
     assert "not acknowledged, because its transaction cannot be committed" in str(error)
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_error_of_dropped_record_has_no_cause_from_earlier_transaction(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version, linger_ms=10_000)
     cluster.control.when(api=ApiKey.PRODUCE).fail(codes.INVALID_RECORD)
@@ -232,7 +232,7 @@ def test_error_of_dropped_record_has_no_cause_from_earlier_transaction(version: 
     assert error.__cause__ is None
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_batches_in_flight_behind_rejected_batch_complete_by_the_abort(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version, batch_size=0)
     send_and_flush(producer, b"0")
@@ -251,7 +251,7 @@ def test_batches_in_flight_behind_rejected_batch_complete_by_the_abort(version: 
     assert read_committed(cluster) == [b"6"]
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_expired_batch_makes_transaction_abortable_and_abort_bumps_epoch(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version, delivery_timeout_ms=500, request_timeout_ms=100)
     send_and_flush(producer, b"0")
@@ -283,7 +283,7 @@ def test_commit_reports_record_that_expires_before_its_batch_is_sent() -> None:
     assert read_committed(cluster) == [b"2"]
 
 
-@BOTH
+@BOTH_VERSIONS
 @pytest.mark.parametrize("code", [codes.OUT_OF_ORDER_SEQUENCE_NUMBER, codes.UNKNOWN_PRODUCER_ID])
 def test_sequence_error_makes_transaction_abortable(version: int, code: int) -> None:
     cluster, producer = create_producer_in_transaction(version)
@@ -303,7 +303,7 @@ def test_sequence_error_makes_transaction_abortable(version: int, code: int) -> 
     assert epochs == ([-1, 0] if version == 1 else [-1])
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_splits_too_large_batch_within_transaction(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version, linger_ms=20, batch_size=100_000)
     cluster.control.when(api=ApiKey.PRODUCE).fail(codes.MESSAGE_TOO_LARGE)
@@ -313,7 +313,7 @@ def test_splits_too_large_batch_within_transaction(version: int) -> None:
     assert read_committed(cluster) == [b"%02d" % number * 100 for number in range(20)]
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_moved_leader_loses_and_duplicates_nothing_in_transaction(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version, nodes=3)
     for number in range(6):
@@ -325,7 +325,7 @@ def test_moved_leader_loses_and_duplicates_nothing_in_transaction(version: int) 
     assert read_committed(cluster) == [b"%d" % number for number in range(6)]
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_every_call_raises_fatal_error(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version)
     cluster.control.when(api=ApiKey.PRODUCE).fail(codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
@@ -336,7 +336,7 @@ def test_every_call_raises_fatal_error(version: int) -> None:
     producer.close()
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_close_ends_the_producer_after_timed_out_and_failed_commit(version: int) -> None:
     limits = {"max_block_ms": 1000, "request_timeout_ms": 1000, "delivery_timeout_ms": 5000}
     cluster, producer = create_producer_in_transaction(version, **limits)
@@ -353,7 +353,7 @@ def test_close_ends_the_producer_after_timed_out_and_failed_commit(version: int)
     assert read_committed(cluster) == []
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_timeout_names_last_error_of_broker(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version, max_block_ms=1000)
     send_and_flush(producer, b"1")
@@ -365,7 +365,7 @@ def test_timeout_names_last_error_of_broker(version: int) -> None:
     assert read_committed(cluster) == [b"1"]
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_timeout_does_not_mention_failure_that_a_retry_has_overcome(version: int) -> None:
     limits = {"max_block_ms": 1000, "request_timeout_ms": 1000, "delivery_timeout_ms": 5000}
     cluster, producer = create_producer_in_transaction(version, **limits)
@@ -380,7 +380,7 @@ def test_timeout_does_not_mention_failure_that_a_retry_has_overcome(version: int
     assert "COORDINATOR_LOAD_IN_PROGRESS" not in str(caught.value)
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_init_without_response_times_out(version: int) -> None:
     cluster = create_cluster(version)
     producer = create_producer(cluster, max_block_ms=1000)
@@ -389,7 +389,7 @@ def test_init_without_response_times_out(version: int) -> None:
         producer.init_transactions()
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_rejection_that_names_nonexistent_record_is_abortable(version: int, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster, producer = create_producer_in_transaction(version)
     refusal = ApiError(codes.INVALID_RECORD, "record 99 has no key", {99: "no key"})
@@ -404,7 +404,7 @@ def test_rejection_that_names_nonexistent_record_is_abortable(version: int, monk
     assert read_committed(cluster) == [b"2"]
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_init_fails_immediately_without_support_for_transactions(version: int) -> None:
     cluster = create_cluster(version, version_limits={ApiKey.INIT_PRODUCER_ID: VersionRange(1, 0)})
     producer, since = create_producer(cluster), cluster.system.now()
@@ -416,7 +416,7 @@ def test_init_fails_immediately_without_support_for_transactions(version: int) -
         producer.begin_transaction()
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_unsupported_describe_request_fails_only_its_call(version: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """During a cluster upgrade, one coordinator may support the request while another one does not."""
     cluster, producer = create_initialized_producer(version, nodes=2)
@@ -438,7 +438,7 @@ def test_unsupported_describe_request_fails_only_its_call(version: int, monkeypa
     assert read_committed(cluster) == [b"1"]
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_unresponsive_coordinator_delays_no_request_to_another(version: int) -> None:
     """Calls of another thread, or for other transactional ids, must not wait for the unresponsive coordinator."""
     cluster, producer = create_initialized_producer(version, nodes=3)
@@ -458,7 +458,7 @@ def test_unresponsive_coordinator_delays_no_request_to_another(version: int) -> 
     assert not of_one.done_event.is_set()
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_looks_up_unreachable_coordinator_again(version: int) -> None:
     cluster, producer = create_initialized_producer(version, nodes=2)
     known = cluster.core.find_coordinator(ID)
@@ -471,7 +471,7 @@ def test_looks_up_unreachable_coordinator_again(version: int) -> None:
     producer.init_transactions()
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_calls_fail_immediately_after_sender_has_failed(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version)
     sender, since = get_sender(producer), cluster.system.now()

@@ -21,7 +21,7 @@ from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.end_txn import EndTxnRequest
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest
 from tests.producer.transactional_cases import (
-    BOTH,
+    BOTH_VERSIONS,
     create_cluster,
     create_initialized_producer,
     create_producer,
@@ -58,33 +58,33 @@ def two_transactions(producer_options: dict[str, object], version: int, api: Api
 # --- responses
 
 
-@BOTH
+@BOTH_VERSIONS
 @EVERY_REQUEST
 @pytest.mark.parametrize("applied", [True, False])
 def test_retries_request_after_lost_response(version: int, api: ApiKey, applied: bool) -> None:
     two_transactions({}, version, api, lambda rule: rule.drop(execute_first=applied))
 
 
-@BOTH
+@BOTH_VERSIONS
 @EVERY_REQUEST
 @pytest.mark.parametrize("applied", [True, False])
 def test_retries_request_that_times_out(version: int, api: ApiKey, applied: bool) -> None:
     two_transactions({"request_timeout_ms": 500}, version, api, lambda rule: rule.never_respond(execute_first=applied))
 
 
-@BOTH
+@BOTH_VERSIONS
 @EVERY_REQUEST
 def test_late_response_has_no_effect(version: int, api: ApiKey) -> None:
     two_transactions({"request_timeout_ms": 500}, version, api, lambda rule: rule.delay(2000))
 
 
-@BOTH
+@BOTH_VERSIONS
 @EVERY_REQUEST
 def test_request_executed_after_its_timeout_has_no_effect(version: int, api: ApiKey) -> None:
     two_transactions({"request_timeout_ms": 500}, version, api, lambda rule: rule.delay(2000, execute_first=False))
 
 
-@BOTH
+@BOTH_VERSIONS
 @pytest.mark.parametrize("api", [*TALK, *GROUP_TALK])
 @pytest.mark.parametrize(
     "code", [codes.COORDINATOR_NOT_AVAILABLE, codes.NOT_COORDINATOR, codes.COORDINATOR_LOAD_IN_PROGRESS]
@@ -93,7 +93,7 @@ def test_22_retries_request_after_coordinator_error(version: int, api: ApiKey, c
     two_transactions({}, version, api, lambda rule: rule.fail(code))
 
 
-@BOTH
+@BOTH_VERSIONS
 @pytest.mark.parametrize("api", [ApiKey.INIT_PRODUCER_ID, ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.END_TXN, ApiKey.PRODUCE])
 def test_waits_for_completion_of_previous_transaction(version: int, api: ApiKey) -> None:
     two_transactions({}, version, api, lambda rule: rule.fail(codes.CONCURRENT_TRANSACTIONS))
@@ -102,7 +102,7 @@ def test_waits_for_completion_of_previous_transaction(version: int, api: ApiKey)
 # --- 22: coordinators that move
 
 
-@BOTH
+@BOTH_VERSIONS
 @pytest.mark.parametrize("step", ["begin", "write", "commit", "next"])
 def test_22_commits_once_if_coordinator_moves_at_any_step(version: int, step: str) -> None:
     cluster, producer = create_initialized_producer(version, nodes=3)
@@ -126,7 +126,7 @@ def test_22_commits_once_if_coordinator_moves_at_any_step(version: int, step: st
     assert (read_committed(cluster, 0), read_committed(cluster, 1)) == ([b"1", b"3"], [b"2"])
 
 
-@BOTH
+@BOTH_VERSIONS
 @pytest.mark.parametrize("applied", [True, False])
 def test_22_commits_once_if_coordinator_dies_during_end_txn(version: int, applied: bool) -> None:
     cluster, producer = create_producer_in_transaction(version, nodes=3)
@@ -147,7 +147,7 @@ def test_22_commits_once_if_coordinator_dies_during_end_txn(version: int, applie
 # --- 23: two producers with the same transactional id
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_23_second_producer_fences_first_and_aborts_its_transaction(version: int) -> None:
     cluster, first = create_producer_in_transaction(version)
     send_and_flush(first, b"zombie")
@@ -164,7 +164,7 @@ def test_23_second_producer_fences_first_and_aborts_its_transaction(version: int
     assert read_committed(cluster) == [b"heir"]
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_23_rejects_late_write_of_fenced_producer(version: int) -> None:
     cluster, first = create_producer_in_transaction(version)
     send_and_flush(first, b"0")
@@ -186,7 +186,7 @@ def test_23_rejects_late_write_of_fenced_producer(version: int) -> None:
     assert read_committed(cluster) == [b"heir", b"again"]
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_23_late_write_after_abort_opens_no_transaction(version: int) -> None:
     """The batch expires in flight, the transaction is aborted, and only then does the broker handle the batch."""
     cluster, producer = create_producer_in_transaction(version, delivery_timeout_ms=300, request_timeout_ms=300)
@@ -204,7 +204,7 @@ def test_23_late_write_after_abort_opens_no_transaction(version: int) -> None:
     assert read_committed(cluster) == [b"1"]
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_23_sends_end_txn_after_last_request_of_expired_batch_has_ended(version: int) -> None:
     """Brokers without KIP-890 would append the batch after the marker, in a transaction that never ends."""
     cluster, producer = create_producer_in_transaction(
@@ -271,7 +271,7 @@ def test_13_first_transaction_to_recreated_topic_fails_with_version_1_from_kafka
 # --- 24: transactions that never end
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_24_coordinator_aborts_abandoned_transaction_after_its_timeout(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version, transaction_timeout_ms=5000)
     send_and_flush(producer, b"1")
@@ -285,7 +285,7 @@ def test_24_coordinator_aborts_abandoned_transaction_after_its_timeout(version: 
     assert cluster.log("t").last_stable_offset == cluster.log("t").log_end_offset
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_24_commit_after_the_timeout_fails_and_no_record_is_visible(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version, transaction_timeout_ms=5000)
     send_and_flush(producer, b"1")
@@ -296,7 +296,7 @@ def test_24_commit_after_the_timeout_fails_and_no_record_is_visible(version: int
     assert read_committed(cluster) == []
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_commit_after_the_timeout_names_transaction_timeout_ms(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version, transaction_timeout_ms=5000)
     send_and_flush(producer, b"1")
@@ -313,7 +313,7 @@ def test_commit_after_the_timeout_names_transaction_timeout_ms(version: int) -> 
     assert read_committed(cluster) == [b"2"]
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_commit_of_a_fenced_producer_does_not_name_a_timeout_before_it(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version, transaction_timeout_ms=5000)
     send_and_flush(producer, b"1")
@@ -324,7 +324,7 @@ def test_commit_of_a_fenced_producer_does_not_name_a_timeout_before_it(version: 
     assert "timeout" not in str(raised.value)
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_24_record_after_the_timeout_fails_and_no_record_is_visible(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version, transaction_timeout_ms=5000)
     send_and_flush(producer, b"1")
@@ -361,7 +361,7 @@ def test_late_end_txn_does_not_end_next_transaction(version: int, commit: bool) 
     assert read_committed(cluster) == ([b"1", b"2", b"3"] if commit else [b"1"])
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_late_offset_commit_does_not_replace_later_offsets(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version, request_timeout_ms=300)
     cluster.executes_after_disconnect = True

@@ -20,7 +20,7 @@ from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest
 from spark_kafka_sink.requests.consumer_groups import GroupMetadata, OffsetAndMetadata
 from tests.producer.transactional_cases import (
-    BOTH,
+    BOTH_VERSIONS,
     ID,
     create_cluster,
     create_initialized_producer,
@@ -43,7 +43,7 @@ def group_offset(cluster: SimulatedCluster, group: str = "g") -> int | None:
     return None if found is None else found.offset
 
 
-@BOTH
+@BOTH_VERSIONS
 @pytest.mark.parametrize("group", ["g", GroupMetadata("g", -1, "")])
 def test_offsets_are_committed_with_the_transaction(version: int, group: GroupMetadata | str) -> None:
     cluster, producer = create_producer_in_transaction(version)
@@ -54,7 +54,7 @@ def test_offsets_are_committed_with_the_transaction(version: int, group: GroupMe
     assert group_offset(cluster) == 7
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_abort_discards_offsets(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version)
     producer.send_offsets_to_transaction({("t", 0): 7}, "g")
@@ -130,7 +130,7 @@ def test_writes_transaction_after_taken_over_one(version: int) -> None:
     assert read_committed(cluster) == [b"1", b"2"]
 
 
-@BOTH
+@BOTH_VERSIONS
 @pytest.mark.parametrize("commit", [True, False])
 def test_another_producer_ends_prepared_transaction(version: int, commit: bool) -> None:
     cluster, producer = create_producer_in_transaction(version)
@@ -146,7 +146,7 @@ def test_another_producer_ends_prepared_transaction(version: int, commit: bool) 
     assert (read_committed(cluster, 0), read_committed(cluster, 1)) == (([b"1"], [b"2"]) if commit else ([], []))
 
 
-@BOTH
+@BOTH_VERSIONS
 @pytest.mark.parametrize("has_response_arrived", [False, True])
 def test_transaction_cannot_be_taken_over_while_the_outcome_of_a_commit_is_unread(
     version: int, has_response_arrived: bool
@@ -174,7 +174,7 @@ def test_transaction_cannot_be_taken_over_while_the_outcome_of_a_commit_is_unrea
     assert read_committed(cluster) == [b"other", b"1"]
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_preparing_producer_can_be_initialized_after_another_has_committed(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version)
     send(producer, b"1")
@@ -190,7 +190,7 @@ def test_preparing_producer_can_be_initialized_after_another_has_committed(versi
     assert read_committed(cluster) == [b"1", b"2", b"2"]
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_prepare_reports_failed_records(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version)
     cluster.control.when(api=ApiKey.PRODUCE).fail(codes.INVALID_RECORD)
@@ -199,7 +199,7 @@ def test_prepare_reports_failed_records(version: int) -> None:
         producer.prepare_transaction()
 
 
-@BOTH
+@BOTH_VERSIONS
 @pytest.mark.parametrize("has_records", [True, False])
 def test_prepared_transaction_includes_offsets_of_timed_out_call(version: int, has_records: bool) -> None:
     """If preparing did not add them, another process would commit the records without the offsets."""
@@ -222,7 +222,7 @@ def test_prepared_transaction_includes_offsets_of_timed_out_call(version: int, h
     assert (read_committed(cluster), group_offset(cluster)) == ([b"1"] if has_records else [], 7)
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_prepare_reports_offsets_rejected_after_their_call(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version, max_block_ms=100)
     cluster.control.when(api=ApiKey.TXN_OFFSET_COMMIT, times=None).fail(codes.COORDINATOR_LOAD_IN_PROGRESS)
@@ -253,7 +253,7 @@ def test_prepare_ends_empty_transaction() -> None:
     producer.begin_transaction()
 
 
-@BOTH
+@BOTH_VERSIONS
 @pytest.mark.parametrize("commit", [True, False])
 def test_producer_writes_transactions_after_ending_taken_over_one(version: int, commit: bool) -> None:
     """In version 1 it needs a new epoch, because it does not know the next sequences."""

@@ -22,7 +22,7 @@ from spark_kafka_sink.protocol.messages.produce import ProduceRequest
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.header import parse_header
 from tests.producer.transactional_cases import (
-    BOTH,
+    BOTH_VERSIONS,
     ID,
     create_initialized_producer,
     create_producer_in_transaction,
@@ -48,7 +48,7 @@ def batches(cluster: SimulatedCluster, partition: int = 0) -> list[tuple[int, in
 # --- visible records
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_commit_makes_records_of_all_partitions_visible(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version)
     send_and_flush(producer, b"1", b"2", partition=0)
@@ -59,7 +59,7 @@ def test_commit_makes_records_of_all_partitions_visible(version: int) -> None:
     assert state(cluster) is TransactionState.COMPLETE_COMMIT
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_abort_hides_records_from_committed_readers(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version)
     send_and_flush(producer, b"1", b"2")
@@ -69,7 +69,7 @@ def test_abort_hides_records_from_committed_readers(version: int) -> None:
     assert state(cluster) is TransactionState.COMPLETE_ABORT
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_commits_and_aborts_consecutive_transactions(version: int) -> None:
     cluster, producer = create_initialized_producer(version)
     for number in range(6):
@@ -83,7 +83,7 @@ def test_commits_and_aborts_consecutive_transactions(version: int) -> None:
     assert [read_committed(cluster, partition) for partition in (0, 1)] == [[b"0", b"1", b"3", b"4"]] * 2
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_commit_sends_lingering_records_and_waits_for_acknowledgements(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version, linger_ms=60_000, delivery_timeout_ms=120_000)
     futures = [send(producer, b"1"), send(producer, b"2", 1)]
@@ -94,7 +94,7 @@ def test_commit_sends_lingering_records_and_waits_for_acknowledgements(version: 
     assert (read_committed(cluster, 0), read_committed(cluster, 1)) == ([b"1"], [b"2"])
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_transaction_includes_columns(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version)
     columns = RecordColumns(pa.array([b"1", b"2", b"3"]))
@@ -103,7 +103,7 @@ def test_transaction_includes_columns(version: int) -> None:
     assert (read_committed(cluster, 0), read_committed(cluster, 1)) == ([b"1", b"3"], [b"2"])
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_block_commits_transaction(version: int) -> None:
     cluster, producer = create_initialized_producer(version)
     with producer.transaction():
@@ -111,7 +111,7 @@ def test_block_commits_transaction(version: int) -> None:
     assert read_committed(cluster) == [b"1"]
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_block_aborts_transaction_and_propagates_error(version: int) -> None:
     cluster, producer = create_initialized_producer(version)
     with pytest.raises(ZeroDivisionError), producer.transaction():
@@ -122,7 +122,7 @@ def test_block_aborts_transaction_and_propagates_error(version: int) -> None:
     assert read_committed(cluster) == [b"2"]
 
 
-@BOTH
+@BOTH_VERSIONS
 @pytest.mark.parametrize("commit", [True, False])
 def test_empty_transaction_sends_no_request(version: int, commit: bool) -> None:
     cluster, producer = create_producer_in_transaction(version)
@@ -138,7 +138,7 @@ def test_empty_transaction_sends_no_request(version: int, commit: bool) -> None:
 # --- producer ids, epochs and versions
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_requests_have_transactional_id_and_version_of_transaction(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version)
     send_and_flush(producer, b"1")
@@ -201,7 +201,7 @@ def test_transaction_timeout_ms_reaches_the_coordinator() -> None:
 # --- aborts
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_abort_drops_unsent_records_and_fails_their_futures(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version, linger_ms=60_000, delivery_timeout_ms=120_000)
     future = send(producer, b"1")
@@ -214,7 +214,7 @@ def test_abort_drops_unsent_records_and_fails_their_futures(version: int) -> Non
     assert read_committed(cluster) == [b"2"]
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_abort_waits_for_requests_in_flight(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version)
     send_and_flush(producer, b"0")
@@ -228,7 +228,7 @@ def test_abort_waits_for_requests_in_flight(version: int) -> None:
     assert cluster.log("t").list_open_producer_ids() == []
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_abort_drops_records_that_wait_for_retry(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version)
     send_and_flush(producer, b"0")
@@ -259,7 +259,7 @@ def test_adds_partition_before_batches_that_wait_for_the_connection() -> None:
     assert [future.exception(0) for future in futures] == [None] * 21
 
 
-@BOTH
+@BOTH_VERSIONS
 @pytest.mark.parametrize(
     ("code", "error_type"),
     [

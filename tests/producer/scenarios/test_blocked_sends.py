@@ -20,7 +20,7 @@ from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, read_topic
 from tests.producer.threaded import ThreadedProducer
 from tests.producer.transactional_cases import (
-    BOTH,
+    BOTH_VERSIONS,
     create_producer_in_transaction,
     read_committed,
     send,
@@ -69,7 +69,7 @@ def while_it_waits_for_memory(monkeypatch: pytest.MonkeyPatch, happens: Callable
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("begins_another", [True, False])
-@BOTH
+@BOTH_VERSIONS
 def test_blocked_send_raises_when_its_transaction_ends(
     version: int,
     begins_another: bool,
@@ -97,7 +97,7 @@ def test_blocked_send_raises_when_its_transaction_ends(
     assert get_reserved_bytes(producer) == 0
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_send_that_fails_after_its_transaction_does_not_affect_the_next(
     version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,7 +117,7 @@ def test_send_that_fails_after_its_transaction_does_not_affect_the_next(
     assert read_committed(cluster) == [b"next"]
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_failed_send_prevents_commit_of_its_transaction(version: int, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster, producer = create_producer_in_transaction(version)
 
@@ -132,7 +132,7 @@ def test_failed_send_prevents_commit_of_its_transaction(version: int, monkeypatc
     assert read_committed(cluster) == []
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_rejects_sends_while_transaction_is_prepared(version: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise the prepared transaction would wait for the record forever, or the next one would contain it."""
     cluster, producer = create_producer_in_transaction(version)
@@ -155,7 +155,7 @@ def test_rejects_sends_while_transaction_is_prepared(version: int, monkeypatch: 
     assert read_committed(cluster) == [b"1"]
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_begin_transaction_unmutes_partitions(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version)
     send_and_flush(producer, b"1")

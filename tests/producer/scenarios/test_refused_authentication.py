@@ -27,7 +27,7 @@ SASL = {
         'org.apache.kafka.common.security.plain.PlainLoginModule required username="writer" password="secret";'
     ),
 }
-BOTH = pytest.mark.parametrize("version", [1, 2])
+BOTH_VERSIONS = pytest.mark.parametrize("version", [1, 2])
 
 
 class AuthenticatingCluster(SimulatedCluster):
@@ -201,7 +201,7 @@ def begun(version: int, **options: object) -> tuple[AuthenticatingCluster, Kafka
     return cluster, producer
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_19_transaction_continues_after_coordinator_rejects_authentication(version: int) -> None:
     cluster, producer = begun(version)
     cluster.refuse_the_user(0)
@@ -213,7 +213,7 @@ def test_19_transaction_continues_after_coordinator_rejects_authentication(versi
     producer.close()
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_19_timeout_names_coordinator_that_rejects_authentication(version: int) -> None:
     cluster, producer = begun(version, max_block_ms=5000)
     cluster.refuse_the_user(0)

@@ -108,23 +108,23 @@ def test_rejected_batches_get_new_sequences_when_none_is_in_flight() -> None:
 def test_restart_of_one_partition_keeps_sequences_of_others(last_epoch: bool) -> None:
     idempotence = begun(ProducerIdAndEpoch(7, MAX_EPOCH) if last_epoch else FIRST)
     old = idempotence.id_and_epoch
-    (struck,), (healthy, next_one) = admitted(idempotence, T0), admitted(idempotence, T1, 2)
-    retry(idempotence, struck, needs_new_sequence=True)
+    (failed_batch,), (unaffected_batch, following_batch) = admitted(idempotence, T0), admitted(idempotence, T1, 2)
+    retry(idempotence, failed_batch, needs_new_sequence=True)
     assert idempotence.id_and_epoch == (NO_PRODUCER_ID if last_epoch else ProducerIdAndEpoch(7, 1))
-    store(idempotence, healthy)
+    store(idempotence, unaffected_batch)
     state = idempotence.partition_state(T1)
     assert (state.id_and_epoch, state.next_sequence, state.last_acked_sequence) == (old, 3, 1)
-    assert state.pending_batches == [next_one]
-    assert stamp(next_one) == (old.epoch, 2)
+    assert state.pending_batches == [following_batch]
+    assert stamp(following_batch) == (old.epoch, 2)
 
 
 def test_batches_of_previous_producer_id_complete_before_new_one_is_used() -> None:
     idempotence = begun(ProducerIdAndEpoch(7, MAX_EPOCH))
-    (struck,), (first, second) = admitted(idempotence, T0), admitted(idempotence, T1, 2)
-    retry(idempotence, struck, needs_new_sequence=True)
-    assert not idempotence.admit(struck, 0)  # there is no producer id for it yet
+    (failed_batch,), (first, second) = admitted(idempotence, T0), admitted(idempotence, T1, 2)
+    retry(idempotence, failed_batch, needs_new_sequence=True)
+    assert not idempotence.admit(failed_batch, 0)  # there is no producer id for it yet
     idempotence.set_producer_id_and_epoch(ProducerIdAndEpoch(8, 0))
-    assert (struck.producer_id, *stamp(struck)) == (8, 0, 0)
+    assert (failed_batch.producer_id, *stamp(failed_batch)) == (8, 0, 0)
     store(idempotence, first)
     retry(idempotence, second, in_doubt=True)
     assert idempotence.admit(second, 0)  # with the previous producer id
