@@ -8,7 +8,7 @@ from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.producer.sending.idempotence import MAX_AGE_MS, Idempotence
 from spark_kafka_sink.producer.sending.partition_states import Phase
 from tests.producer.sending.checked_idempotence import CheckedIdempotence
-from tests.producer.sending.test_idempotence import CONNECTION, T0, admitted, create_batch, stamp, store
+from tests.producer.sending.test_idempotence import CONNECTION, T0, admit_batches, create_batch, stamp, store
 from tests.producer.transactions.transaction_cases import TransactionHarness
 
 
@@ -26,7 +26,7 @@ def begin_transaction() -> tuple[TransactionHarness, Idempotence]:
         transactions=harness.manager,
     )
     idempotence.set_producer_id_and_epoch(harness.manager.id_and_epoch)
-    store(idempotence, admitted(idempotence)[0])
+    store(idempotence, admit_batches(idempotence)[0])
     return harness, idempotence
 
 
@@ -34,7 +34,7 @@ def begin_transaction() -> tuple[TransactionHarness, Idempotence]:
 def test_batch_behind_failed_record_in_transaction_stays_in_doubt_or_not(in_doubt: bool) -> None:
     harness, idempotence = begin_transaction()
     epoch = harness.manager.id_and_epoch
-    rejected, later = admitted(idempotence, T0, 2)
+    rejected, later = admit_batches(idempotence, T0, 2)
     idempotence.handle_failed_attempt(rejected, in_doubt=False)
     idempotence.handle_failed_batch(rejected, in_doubt=False)
     idempotence.handle_failed_attempt(later, in_doubt=in_doubt)
@@ -52,12 +52,12 @@ def test_batch_behind_failed_record_in_transaction_stays_in_doubt_or_not(in_doub
 
 def test_partition_continues_with_epoch_assigned_at_end_of_transaction() -> None:
     harness, idempotence = begin_transaction()
-    (rejected,) = admitted(idempotence)
+    (rejected,) = admit_batches(idempotence)
     idempotence.handle_failed_attempt(rejected, in_doubt=False)
     idempotence.handle_failed_batch(rejected, in_doubt=False)
     following = ProducerIdAndEpoch(harness.manager.id_and_epoch.producer_id, harness.manager.id_and_epoch.epoch + 1)
     idempotence.set_producer_id_and_epoch(following)
-    (following_batch,) = admitted(idempotence)
+    (following_batch,) = admit_batches(idempotence)
     assert stamp(following_batch) == (following.epoch, 0)
 
 
