@@ -89,12 +89,12 @@ def test_close_leaves_transaction_with_expired_batch_to_coordinator(
     assert "the transaction stays open until the coordinator aborts it (transaction.timeout.ms)" in caplog.messages[-1]
     assert isinstance(late.exception(0), DeliveryTimeoutError)
     assert state(cluster) is TransactionState.ONGOING
-    heir = create_producer(cluster)
-    heir.init_transactions()
-    pass_time(heir, 5000)
+    successor = create_producer(cluster)
+    successor.init_transactions()
+    pass_time(successor, 5000)
     assert cluster.log("t").list_open_producer_ids() == []
-    with heir.transaction():
-        send(heir, b"heir")
+    with successor.transaction():
+        send(successor, b"heir")
     assert read_committed(cluster) == [b"heir"]
 
 

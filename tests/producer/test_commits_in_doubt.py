@@ -21,7 +21,7 @@ from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.end_txn import EndTxnRequest
 from spark_kafka_sink.requests import transactions
 from tests.fake_system import FakeSystem
-from tests.producer.scenarios.test_refused_authentication import SASL, AuthenticatingCluster
+from tests.producer.scenarios.test_rejected_authentication import SASL, AuthenticatingCluster
 from tests.producer.transactional_cases import (
     BOTH_VERSIONS,
     create_producer,
@@ -39,13 +39,13 @@ WARNING = "The transaction may have been committed."
 
 def fence_after_first_end_txn(cluster: SimulatedCluster, producer: KafkaProducer) -> None:
     """Initialize another producer with the same transactional.id once a broker has received an EndTxn."""
-    heir = create_producer(cluster)
+    successor = create_producer(cluster)
     has_fenced: list[bool] = []
 
     def fence() -> None:
         if not has_fenced and find_requests(cluster, EndTxnRequest):
             has_fenced.append(True)
-            heir.init_transactions()
+            successor.init_transactions()
 
     get_loop(producer).after_round = fence
 
@@ -117,7 +117,7 @@ def test_commit_is_in_doubt_if_credentials_are_rejected_after_lost_response(vers
     producer.begin_transaction()
     send_and_flush(producer, b"1")
     cluster.control.when(api=ApiKey.END_TXN).drop(execute_first=True)
-    cluster.refusing.add(0)
+    cluster.rejecting_nodes.add(0)
     with pytest.raises(AuthenticationError) as raised:
         producer.commit_transaction()
     assert read_committed(cluster) == [b"1"]

@@ -43,7 +43,7 @@ def partitioner(**options: object) -> Partitioner:
 
 
 def assign(  # noqa: PLR0913 - what a test may vary, each by its name
-    made: Partitioner,
+    instance: Partitioner,
     keys: list[bytes | None] | pa.Array | int,
     explicit: int | ArrowColumn | None = None,
     *,
@@ -56,7 +56,9 @@ def assign(  # noqa: PLR0913 - what a test may vary, each by its name
     count = keys if isinstance(keys, int) else len(keys)
     columns = RecordColumns(pa.nulls(count, pa.binary()), key)
     sizes = np.full(count, size, np.int64)
-    result = made.assign(topic, columns, sizes, parse_requested_partitions(explicit, count), snapshot, lambda _: loads)
+    result = instance.assign(
+        topic, columns, sizes, parse_requested_partitions(explicit, count), snapshot, lambda _: loads
+    )
     assert result.dtype == np.int32
     return result.tolist()  # type: ignore[no-any-return]
 
@@ -69,15 +71,15 @@ def test_hashes_keys_of_every_arrow_type(kind: pa.DataType) -> None:
     texts = ["", "a", "key-%s", "ü", "x" * 300, "abcd"]
     data = [text if "string" in str(kind) else text.encode() for text in texts]
     keys = pa.array(data, kind)
-    wanted = [expected(text.encode(), 12) for text in texts]
-    made = partitioner()
-    assert assign(made, keys) == wanted
-    assert assign(made, keys.slice(2, 3)) == wanted[2:5]
+    expected_partitions = [expected(text.encode(), 12) for text in texts]
+    instance = partitioner()
+    assert assign(instance, keys) == expected_partitions
+    assert assign(instance, keys.slice(2, 3)) == expected_partitions[2:5]
 
 
 def test_hashes_empty_key_but_not_null_key() -> None:
-    made = partitioner()
-    assigned = assign(made, [b"", None, b"", None])
+    instance = partitioner()
+    assigned = assign(instance, [b"", None, b"", None])
     assert assigned[0] == assigned[2] == expected(b"", 12)
     assert assigned[1] == assigned[3]
 
@@ -177,14 +179,14 @@ def test_sticky_partition_changes_only_at_batch_boundaries() -> None:
 
 
 def test_next_call_continues_batch_of_sticky_partition() -> None:
-    made = partitioner()
-    first, second = assign(made, 4), assign(made, 10)
+    instance = partitioner()
+    first, second = assign(instance, 4), assign(instance, 10)
     assert first + second[:6] == [first[0]] * 10
 
 
 def test_row_larger_than_a_batch_changes_sticky_partition() -> None:
-    made = partitioner()
-    assigned = assign(made, 50, size=5000)
+    instance = partitioner()
+    assigned = assign(instance, 50, size=5000)
     assert len(set(assigned)) > 6
 
 
@@ -200,10 +202,10 @@ def test_without_any_leader_all_partitions_are_used() -> None:
 
 
 def test_leaves_sticky_partition_that_topic_no_longer_has() -> None:
-    made = partitioner()
-    before = {assign(made, 1)[0] for _ in range(1)}
+    instance = partitioner()
+    before = {assign(instance, 1)[0] for _ in range(1)}
     assert before <= set(range(12))
-    assert assign(made, 1, snapshot=cluster([0])) == [0]
+    assert assign(instance, 1, snapshot=cluster([0])) == [0]
 
 
 def test_longer_queues_get_fewer_rows() -> None:
@@ -227,26 +229,26 @@ def test_partitions_excluded_from_loads_get_no_rows() -> None:
 
 
 def test_adaptive_partitioning_can_be_switched_off() -> None:
-    made = partitioner(partitioner_adaptive_partitioning_enable=False)
+    instance = partitioner(partitioner_adaptive_partitioning_enable=False)
     loads = PartitionLoads([0], [0], 3)
-    assert set(assign(made, 1000, snapshot=cluster([0, 0, 0]), loads=loads)) == {0, 1, 2}
+    assert set(assign(instance, 1000, snapshot=cluster([0, 0, 0]), loads=loads)) == {0, 1, 2}
 
 
 def test_sticky_partition_is_separate_for_each_topic() -> None:
-    made = partitioner()
+    instance = partitioner()
     other = cluster([0] * 12, topic="other")
     both = ClusterSnapshot(nodes=SNAPSHOT.nodes, topics={**SNAPSHOT.topics, **other.topics})
-    first = assign(made, 1, snapshot=both)
+    first = assign(instance, 1, snapshot=both)
     for _ in range(30):
-        assign(made, 1, snapshot=both, topic="other")
-    assert assign(made, 1, snapshot=both) == first
+        assign(instance, 1, snapshot=both, topic="other")
+    assert assign(instance, 1, snapshot=both) == first
 
 
 def test_round_robin_ignores_keys_and_partitions_without_leader() -> None:
-    made = partitioner(partitioner_class="RoundRobinPartitioner")
+    instance = partitioner(partitioner_class="RoundRobinPartitioner")
     snapshot = cluster([0, None, 1])
-    assert assign(made, [b"k"] * 5, snapshot=snapshot) == [0, 2, 0, 2, 0]
-    assert assign(made, [b"k"], snapshot=snapshot) == [2]
+    assert assign(instance, [b"k"] * 5, snapshot=snapshot) == [0, 2, 0, 2, 0]
+    assert assign(instance, [b"k"], snapshot=snapshot) == [2]
 
 
 # -- racks ------------------------------------------------------------------------------------------------------------
@@ -294,12 +296,12 @@ def test_rack_affects_neither_keys_nor_requested_partitions() -> None:
 def test_warns_once_of_a_rack_that_no_broker_has(
     racks: Mapping[int, str | None], known: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    made = rack_partitioner("elsewhere")
+    instance = rack_partitioner("elsewhere")
     with caplog.at_level(logging.WARNING):
         for topic in ("t", "u"):
             snapshot = rack_cluster([0, 1, 2], racks)
             snapshot = replace(snapshot, topics={topic: snapshot.topics[TOPIC]})
-            assign(made, 10, snapshot=snapshot, topic=topic)
+            assign(instance, 10, snapshot=snapshot, topic=topic)
     (message,) = caplog.messages
     assert "No broker has the rack 'elsewhere' set in client.rack, " in message
     assert f"The racks of the brokers are: {known}. " in message
@@ -317,9 +319,9 @@ def test_rack_applies_to_keys_that_are_ignored() -> None:
 
 
 def test_follows_leaders_into_the_rack_of_the_client() -> None:
-    made = rack_partitioner("b")
-    assert set(assign(made, 100, snapshot=rack_cluster([0, 1]))) == {1}
-    assigned = assign(made, 100, snapshot=rack_cluster([1, 0]))
+    instance = rack_partitioner("b")
+    assert set(assign(instance, 100, snapshot=rack_cluster([0, 1]))) == {1}
+    assigned = assign(instance, 100, snapshot=rack_cluster([1, 0]))
     assert set(assigned[-50:]) == {0}, "the batch that was begun may be finished first"
 
 
@@ -328,8 +330,8 @@ def _assign_with_loads(loads: Mapping[tuple[int, ...], PartitionLoads | None], r
     columns = RecordColumns(pa.nulls(rows, pa.binary()))
     sizes = np.full(rows, 100, np.int64)
     snapshot = rack_cluster([0, 1, 1, 2])
-    made = rack_partitioner("b")
-    return Counter(made.assign(TOPIC, columns, sizes, None, snapshot, lambda topics: loads[tuple(topics)]).tolist())
+    instance = rack_partitioner("b")
+    return Counter(instance.assign(TOPIC, columns, sizes, None, snapshot, lambda topics: loads[tuple(topics)]).tolist())
 
 
 def test_longer_queues_get_fewer_rows_within_the_rack() -> None:
@@ -352,17 +354,17 @@ def test_leaves_the_rack_while_all_of_its_brokers_are_unavailable() -> None:
 # -- threads ----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("named", ["", "RoundRobinPartitioner"])
 def test_partitioner_state_changes_only_under_the_lock(named: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = partitioner(partitioner_class=named)
+    instance = partitioner(partitioner_class=named)
     changed: list[tuple[str, bool]] = []
 
     class Watched(partitioner_module._TopicState):
         def __setattr__(self, name: str, value: object) -> None:
-            changed.append((name, made._lock.locked()))
+            changed.append((name, instance._lock.locked()))
             super().__setattr__(name, value)
 
     monkeypatch.setattr(partitioner_module, "_TopicState", Watched)
     for _ in range(3):
-        assign(made, 1, size=10)
-        assign(made, 4, size=10)
+        assign(instance, 1, size=10)
+        assign(instance, 4, size=10)
     assert changed
     assert [name for name, locked in changed if not locked] == []

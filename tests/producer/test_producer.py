@@ -115,12 +115,12 @@ def test_error_names_missing_partition() -> None:
 def test_send_copies_headers() -> None:
     cluster, producer = simulated(max_request_size=1000, linger_ms=1000)
     headers: list[tuple[str, bytes | None]] = [("h", b"1")]
-    together = [producer.send(ProducerRecord("t", b"v", headers=headers, partition=0)) for _ in range(3)]
+    grouped = [producer.send(ProducerRecord("t", b"v", headers=headers, partition=0)) for _ in range(3)]
     generated = producer.send(ProducerRecord("t", b"v", headers=(pair for pair in [("g", b"2")]), partition=0))  # type: ignore[arg-type]
     headers[0] = ("h", 5)  # type: ignore[assignment]
     headers.append(("large", b"x" * 5000))
     producer.flush()
-    assert [future.result(0).offset for future in [*together, generated]] == [0, 1, 2, 3]
+    assert [future.result(0).offset for future in [*grouped, generated]] == [0, 1, 2, 3]
     stored = cluster.table("t", 0).column("headers").to_pylist()
     assert [[(pair["key"], pair["value"]) for pair in pairs] for pairs in stored] == [[("h", b"1")]] * 3 + [
         [("g", b"2")]
@@ -129,9 +129,9 @@ def test_send_copies_headers() -> None:
 
 def test_record_above_max_request_size_fails_only_itself() -> None:
     _, producer = simulated(max_request_size=1000)
-    good = producer.send(ProducerRecord("t", b"v"))
+    accepted = producer.send(ProducerRecord("t", b"v"))
     assert isinstance(send_and_get_error(producer, ProducerRecord("t", b"v" * 1000)), RecordTooLargeError)
-    assert wait_for_result(producer, good).offset == 0
+    assert wait_for_result(producer, accepted).offset == 0
 
 
 @pytest.mark.parametrize(
@@ -299,8 +299,8 @@ def test_flush_in_callback_raises() -> None:
     def flush(metadata: RecordMetadata | None, error: Exception | None) -> None:
         try:
             producer.flush()
-        except IllegalStateError as refused:
-            caught.append(refused)
+        except IllegalStateError as error:
+            caught.append(error)
 
     wait_for_result(producer, producer.send(ProducerRecord("t", b"v"), flush))
     assert len(caught) == 1
@@ -326,11 +326,11 @@ def test_send_in_forked_child_raises(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_authorization_failure_fails_only_its_records() -> None:
     cluster, producer = simulated()
     cluster.control.when(api=ApiKey.PRODUCE, topic="t", partition=0).fail(codes.TOPIC_AUTHORIZATION_FAILED)
-    bad = producer.send(ProducerRecord("t", b"v", partition=0))
-    good = producer.send(ProducerRecord("t", b"v", partition=1))
+    rejected = producer.send(ProducerRecord("t", b"v", partition=0))
+    accepted = producer.send(ProducerRecord("t", b"v", partition=1))
     with pytest.raises(BrokerError, match="topic t"):
-        wait_for_result(producer, bad)
-    assert wait_for_result(producer, good).partition == 1
+        wait_for_result(producer, rejected)
+    assert wait_for_result(producer, accepted).partition == 1
 
 
 def test_record_with_acks_0_completes_without_acknowledgement() -> None:
@@ -424,4 +424,8 @@ def test_refused_connection_is_not_counted_as_opened() -> None:
         cluster.control.stop_node(node)
     producer.send(ProducerRecord("t", b"v"))
     assert len(cluster.system.connects) > 1
-    assert [producer.metric(f"connection-{what}") for what in ("count", "creation-total", "close-total")] == [0, 0, 0]
+    assert [producer.metric(f"connection-{suffix}") for suffix in ("count", "creation-total", "close-total")] == [
+        0,
+        0,
+        0,
+    ]

@@ -72,16 +72,16 @@ def test_blocking_calls_wake_the_sender_before_they_wait(monkeypatch: pytest.Mon
     loop = get_loop(producer)
     wakeup, wait, events = Selector.wakeup, loop.wait, list[str]()
 
-    def noted_wakeup(selector: Selector) -> None:
+    def record_wakeup(selector: Selector) -> None:
         events.append("wakeup")
         wakeup(selector)
 
-    def noted_wait(event: threading.Event, timeout_ms: float | None) -> bool:
+    def record_wait(event: threading.Event, timeout_ms: float | None) -> bool:
         events.append("wait")
         return wait(event, timeout_ms)
 
-    monkeypatch.setattr(Selector, "wakeup", noted_wakeup)
-    monkeypatch.setattr(loop, "wait", noted_wait)
+    monkeypatch.setattr(Selector, "wakeup", record_wakeup)
+    monkeypatch.setattr(loop, "wait", record_wait)
     for call in (
         producer.init_transactions,
         lambda: producer.describe_transactions(["y"]),
@@ -100,7 +100,7 @@ def send_offsets(producer: KafkaProducer) -> None:
 
 def test_blocking_transactional_calls_fail_in_callback() -> None:
     _, producer = create_producer_in_transaction(2)
-    refused: list[object] = []
+    rejected_calls: list[object] = []
 
     def end(metadata: object, error: object) -> None:
         for call in (
@@ -109,11 +109,11 @@ def test_blocking_transactional_calls_fail_in_callback() -> None:
         ):
             with pytest.raises(IllegalStateError, match="would wait for itself"):
                 call()
-            refused.append(call)
+            rejected_calls.append(call)
 
     producer.send(ProducerRecord("t", b"1", partition=0), end)
     producer.flush()
-    assert len(refused) == 4
+    assert len(rejected_calls) == 4
     producer.commit_transaction()
 
 

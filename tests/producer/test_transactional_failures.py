@@ -392,9 +392,9 @@ def test_init_without_response_times_out(version: int) -> None:
 @BOTH_VERSIONS
 def test_rejection_that_names_nonexistent_record_is_abortable(version: int, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster, producer = create_producer_in_transaction(version)
-    refusal = ApiError(codes.INVALID_RECORD, "record 99 has no key", {99: "no key"})
-    with monkeypatch.context() as refusing:
-        refusing.setattr(cluster.log("t"), "append", Mock(side_effect=refusal))
+    rejection = ApiError(codes.INVALID_RECORD, "record 99 has no key", {99: "no key"})
+    with monkeypatch.context() as patch_log:
+        patch_log.setattr(cluster.log("t"), "append", Mock(side_effect=rejection))
         send(producer, b"1")
         with pytest.raises(TransactionAbortableError, match="record 99 has no key"):
             producer.commit_transaction()
@@ -450,12 +450,15 @@ def test_unresponsive_coordinator_delays_no_request_to_another(version: int) -> 
     cluster.close_connections(1)
     pass_time(producer, 200)
     since = cluster.system.now()
-    of_one, of_other = BlockingCall([DescribeTransactions(["a"])]), BlockingCall([DescribeTransactions(["b"])])
-    for call in (of_one, of_other):
+    unresponsive_call, other_call = (
+        BlockingCall([DescribeTransactions(["a"])]),
+        BlockingCall([DescribeTransactions(["b"])]),
+    )
+    for call in (unresponsive_call, other_call):
         get_sender(producer)._call_executor.submit(call)
-    assert get_loop(producer).run_until(of_other.done_event.is_set, 60_000)
+    assert get_loop(producer).run_until(other_call.done_event.is_set, 60_000)
     assert cluster.system.now() - since < 1_000
-    assert not of_one.done_event.is_set()
+    assert not unresponsive_call.done_event.is_set()
 
 
 @BOTH_VERSIONS

@@ -34,12 +34,12 @@ from tests.producer.transactional_cases import (
     state,
 )
 
-TALK = [ApiKey.FIND_COORDINATOR, ApiKey.INIT_PRODUCER_ID, ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.END_TXN]
-GROUP_TALK = [ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.TXN_OFFSET_COMMIT]
-EVERY_REQUEST = pytest.mark.parametrize("api", [*TALK, *GROUP_TALK, ApiKey.PRODUCE])
+TRANSACTION_APIS = [ApiKey.FIND_COORDINATOR, ApiKey.INIT_PRODUCER_ID, ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.END_TXN]
+OFFSET_APIS = [ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.TXN_OFFSET_COMMIT]
+EVERY_REQUEST = pytest.mark.parametrize("api", [*TRANSACTION_APIS, *OFFSET_APIS, ApiKey.PRODUCE])
 
 
-def two_transactions(producer_options: dict[str, object], version: int, api: ApiKey, fault: object) -> None:
+def run_two_transactions(producer_options: dict[str, object], version: int, api: ApiKey, fault: object) -> None:
     """Run two transactions. In each, the fault affects the first request of the given type."""
     cluster = create_cluster(version)
     producer = create_producer(cluster, **producer_options)
@@ -62,41 +62,43 @@ def two_transactions(producer_options: dict[str, object], version: int, api: Api
 @EVERY_REQUEST
 @pytest.mark.parametrize("applied", [True, False])
 def test_retries_request_after_lost_response(version: int, api: ApiKey, applied: bool) -> None:
-    two_transactions({}, version, api, lambda rule: rule.drop(execute_first=applied))
+    run_two_transactions({}, version, api, lambda rule: rule.drop(execute_first=applied))
 
 
 @BOTH_VERSIONS
 @EVERY_REQUEST
 @pytest.mark.parametrize("applied", [True, False])
 def test_retries_request_that_times_out(version: int, api: ApiKey, applied: bool) -> None:
-    two_transactions({"request_timeout_ms": 500}, version, api, lambda rule: rule.never_respond(execute_first=applied))
+    run_two_transactions(
+        {"request_timeout_ms": 500}, version, api, lambda rule: rule.never_respond(execute_first=applied)
+    )
 
 
 @BOTH_VERSIONS
 @EVERY_REQUEST
 def test_late_response_has_no_effect(version: int, api: ApiKey) -> None:
-    two_transactions({"request_timeout_ms": 500}, version, api, lambda rule: rule.delay(2000))
+    run_two_transactions({"request_timeout_ms": 500}, version, api, lambda rule: rule.delay(2000))
 
 
 @BOTH_VERSIONS
 @EVERY_REQUEST
 def test_request_executed_after_its_timeout_has_no_effect(version: int, api: ApiKey) -> None:
-    two_transactions({"request_timeout_ms": 500}, version, api, lambda rule: rule.delay(2000, execute_first=False))
+    run_two_transactions({"request_timeout_ms": 500}, version, api, lambda rule: rule.delay(2000, execute_first=False))
 
 
 @BOTH_VERSIONS
-@pytest.mark.parametrize("api", [*TALK, *GROUP_TALK])
+@pytest.mark.parametrize("api", [*TRANSACTION_APIS, *OFFSET_APIS])
 @pytest.mark.parametrize(
     "code", [codes.COORDINATOR_NOT_AVAILABLE, codes.NOT_COORDINATOR, codes.COORDINATOR_LOAD_IN_PROGRESS]
 )
 def test_22_retries_request_after_coordinator_error(version: int, api: ApiKey, code: int) -> None:
-    two_transactions({}, version, api, lambda rule: rule.fail(code))
+    run_two_transactions({}, version, api, lambda rule: rule.fail(code))
 
 
 @BOTH_VERSIONS
 @pytest.mark.parametrize("api", [ApiKey.INIT_PRODUCER_ID, ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.END_TXN, ApiKey.PRODUCE])
 def test_waits_for_completion_of_previous_transaction(version: int, api: ApiKey) -> None:
-    two_transactions({}, version, api, lambda rule: rule.fail(codes.CONCURRENT_TRANSACTIONS))
+    run_two_transactions({}, version, api, lambda rule: rule.fail(codes.CONCURRENT_TRANSACTIONS))
 
 
 # --- 22: coordinators that move
@@ -109,9 +111,9 @@ def test_22_commits_once_if_coordinator_moves_at_any_step(version: int, step: st
 
     def move(at: str) -> None:
         if at == step:
-            now_at = cluster.core.find_coordinator("x")
-            assert now_at is not None
-            cluster.control.move_coordinator("x", (now_at.id + 1) % 3)
+            coordinator = cluster.core.find_coordinator("x")
+            assert coordinator is not None
+            cluster.control.move_coordinator("x", (coordinator.id + 1) % 3)
 
     producer.begin_transaction()
     move("begin")
@@ -305,11 +307,11 @@ def test_commit_after_the_timeout_names_transaction_timeout_ms(version: int) -> 
         producer.commit_transaction()
     assert "Another producer" not in str(raised.value)
     producer.close()
-    heir = create_producer(cluster)
-    heir.init_transactions()
-    heir.begin_transaction()
-    send_and_flush(heir, b"2")
-    heir.commit_transaction()
+    successor = create_producer(cluster)
+    successor.init_transactions()
+    successor.begin_transaction()
+    send_and_flush(successor, b"2")
+    successor.commit_transaction()
     assert read_committed(cluster) == [b"2"]
 
 
@@ -317,8 +319,8 @@ def test_commit_after_the_timeout_names_transaction_timeout_ms(version: int) -> 
 def test_commit_of_a_fenced_producer_does_not_name_a_timeout_before_it(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version, transaction_timeout_ms=5000)
     send_and_flush(producer, b"1")
-    heir = create_producer(cluster)
-    heir.init_transactions()
+    successor = create_producer(cluster)
+    successor.init_transactions()
     with pytest.raises(BrokerError) as raised:
         producer.commit_transaction()
     assert "timeout" not in str(raised.value)

@@ -50,12 +50,12 @@ def fail_commit(
     """Call `fault` once the batch is decided, and return the error of the commit. The driver gives up after 1.5 s."""
     commit_all = Driver._commit_transactions
 
-    def struck(driver: Driver, *arguments: Any, **named: Any) -> None:
+    def commit_after_fault(driver: Driver, *arguments: Any, **named: Any) -> None:
         driver._client._timeout_ms = 1_500
         fault()
         commit_all(driver, *arguments, **named)
 
-    with patch.object(Driver, "_commit_transactions", struck), pytest.raises(ExactlyOnceError) as failed:
+    with patch.object(Driver, "_commit_transactions", commit_after_fault), pytest.raises(ExactlyOnceError) as failed:
         query.commit(start, 0, prepared)
     query.broker.control.clear()
     return failed.value
@@ -147,11 +147,11 @@ def test_forgotten_transactions_are_reported_as_unknown(query: Query) -> None:
     """The transactions may have been committed before the driver died, so writing the batch again may duplicate it."""
     start = query.begin()
 
-    def a_week_passes() -> None:
+    def expire_transactional_ids() -> None:
         for partition in range(2):
             del query.broker.cluster.coordinator.transactions[start.build_task_id(partition, 0)]
 
-    message = str(fail_commit(query, start, query.write_tasks(start, 0), a_week_passes))
+    message = str(fail_commit(query, start, query.write_tasks(start, 0), expire_transactional_ids))
     assert "the brokers no longer know 2 of its 2 transactions" in message
     assert "it is not known whether the rows of these transactions were committed" in message
     assert "lost to read_committed readers" not in message
@@ -202,10 +202,10 @@ def test_abort_waits_for_the_outcome_of_the_decision(query: Query) -> None:
     complete, driver.state = driver.state, TransactionState.PREPARE_ABORT
     original = RequestEngine.compute_backoff_ms
 
-    def markers_are_written(*arguments: Any) -> float:
+    def complete_markers_then_back_off(*arguments: Any) -> float:
         driver.state = complete if driver.state is TransactionState.PREPARE_ABORT else driver.state
         return original(*arguments)
 
-    with patch.object(RequestEngine, "compute_backoff_ms", markers_are_written):
+    with patch.object(RequestEngine, "compute_backoff_ms", complete_markers_then_back_off):
         assert query.abort(start, 0)
     assert list_open_ids(query.broker) == []
