@@ -85,15 +85,15 @@ def test_broker_accepts_every_supported_api_versions_version(kafka: KafkaCluster
         assert node is not None
         for version in range(ApiVersionsRequest.VERSIONS.min, MIN_VERSION_WITH_ROUTING_CHECK):
             only = type(ApiVersionsRequest.VERSIONS)(version, version)
-            answer = send_to(
+            response = send_to(
                 client,
                 node,
                 ApiVersionsResponse,
                 ApiVersionsRequest(client_software_name="test", client_software_version="1.0"),
                 versions=only,
             )
-            assert answer.error_code == 0
-            assert len(answer.api_keys) > 10
+            assert response.error_code == 0
+            assert len(response.api_keys) > 10
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])

@@ -200,11 +200,11 @@ def test_writes_records_named_by_broker_to_dead_letter_topic(spark: SparkSession
     frame = spark.range(300).selectExpr("CASE WHEN id % 100 <> 7 THEN 'k' END AS key", "CAST(id AS STRING) AS value")
     writer = frame.write.format("pykafka").option("kafka.bootstrap.servers", kafka.bootstrap()).option("topic", topic)
     writer.option("onRecordError", "deadLetter").option("deadLetterTopic", dead).save()
-    refused = {record.value: dict(record.headers) for record in read_topic(kafka.bootstrap(), dead)}
-    assert {b"7", b"107", b"207"} <= set(refused)
+    rejected = {record.value: dict(record.headers) for record in read_topic(kafka.bootstrap(), dead)}
+    assert {b"7", b"107", b"207"} <= set(rejected)
     accepted = [record.value for record in read_topic(kafka.bootstrap(), topic)]
-    assert Counter(accepted) + Counter(refused.keys()) == Counter(b"%d" % number for number in range(300))
-    assert refused[b"7"]["pykafka.error"] == b"InvalidRecordError"
+    assert Counter(accepted) + Counter(rejected.keys()) == Counter(b"%d" % number for number in range(300))
+    assert rejected[b"7"]["pykafka.error"] == b"InvalidRecordError"
 
 
 def test_wrong_password_fails_write_and_stays_secret(spark: SparkSession, kafka: KafkaCluster) -> None:
@@ -213,6 +213,6 @@ def test_wrong_password_fails_write_and_stays_secret(spark: SparkSession, kafka:
     writer = writer.option("kafka.bootstrap.servers", kafka.bootstrap("SASL_PLAINTEXT"))
     writer = writer.option("kafka.security.protocol", "SASL_PLAINTEXT").option("kafka.sasl.mechanism", "PLAIN")
     writer = writer.option("kafka.sasl.jaas.config", f'{login} username="alice" password="hush-hush";')
-    with pytest.raises(Exception, match=r"(?i)authentication") as refused:
+    with pytest.raises(Exception, match=r"(?i)authentication") as raised:
         writer.save()
-    assert "hush-hush" not in str(refused.value)
+    assert "hush-hush" not in str(raised.value)

@@ -36,9 +36,9 @@ def get_error_message(
 ) -> str:
     writer = spark.range(1).selectExpr(*columns).write.format(sink).options(**options)
     writer = writer.option("kafka.bootstrap.servers", "127.0.0.1:1").mode(mode)
-    with pytest.raises((PySparkException, KafkaSinkError)) as refused:
+    with pytest.raises((PySparkException, KafkaSinkError)) as raised:
         writer.save()
-    return str(refused.value)
+    return str(raised.value)
 
 
 @pytest.mark.parametrize(("columns", "options", "mode"), [m[1:] for m in MISTAKES], ids=[m[0] for m in MISTAKES])

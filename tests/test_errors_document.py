@@ -83,7 +83,7 @@ def build_rejections(code: int) -> Mapping[str, BrokerError]:
 
 
 DOCUMENTED_ERRORS: list[tuple[Callable[[], KafkaSinkError], str]] = [
-    (partial(precommit_errors.build_start_error, "no answer"), "Kafka cannot be written to exactly once"),
+    (partial(precommit_errors.build_start_error, "no response"), "Kafka cannot be written to exactly once"),
     (
         partial(
             precommit_errors.build_first_epoch_rejected_error,
@@ -133,7 +133,7 @@ DOCUMENTED_ERRORS: list[tuple[Callable[[], KafkaSinkError], str]] = [
     (partial(decision_errors.build_transactions_not_open_error, ENTRY, ["orders-1-0-0"]), "are no longer open"),
     (partial(decision_errors.build_downgrade_error, ENTRY), "transaction.version was lowered"),
     (
-        partial(decision_errors.build_decision_in_doubt_error, ENTRY, KafkaSinkError("no answer.")),
+        partial(decision_errors.build_decision_in_doubt_error, ENTRY, KafkaSinkError("no response.")),
         "It is not known whether",
     ),
     (
@@ -145,7 +145,7 @@ DOCUMENTED_ERRORS: list[tuple[Callable[[], KafkaSinkError], str]] = [
         "newer driver has taken over",
     ),
     (
-        partial(commit_errors.build_unfinished_commit_error, ENTRY, KafkaSinkError("no answer."), {}),
+        partial(commit_errors.build_unfinished_commit_error, ENTRY, KafkaSinkError("no response."), {}),
         "it is not known whether all",
     ),
     (

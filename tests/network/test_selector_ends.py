@@ -88,10 +88,10 @@ def test_send_to_closing_channel_closes_it(system: FakeSystem, selector: Selecto
 
 def test_rejected_send_does_not_affect_later_channel_with_same_id(system: FakeSystem, selector: Selector) -> None:
     system.listen("broker", 9092, UnresponsivePeer())
-    for refused in (True, False):
+    for is_refused in (True, False):
         closing_channel(system, selector, b"1", b"2")
         assert received(selector) == [("a", b"1")]
-        if refused:
+        if is_refused:
             selector.send(NetworkSend("a", [b"y"]))
             selector.close_channel("a")
     selector.poll(0)

@@ -336,10 +336,10 @@ def test_connection_end_is_not_an_authentication_failure(certificates: Path, pai
 
 class _Says(Peer):
     def __init__(self, response: bytes) -> None:
-        self._answer = response
+        self._response = response
 
     def on_bytes(self, connection: FakeConnection, data: bytes) -> None:
-        connection.send(self._answer)
+        connection.send(self._response)
         connection.close()
 
 

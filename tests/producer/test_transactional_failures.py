@@ -146,7 +146,7 @@ def test_call_with_invalid_arguments_prevents_commit(version: int) -> None:
 @BOTH_VERSIONS
 def test_metadata_timeout_of_send_columns_prevents_commit(version: int, monkeypatch: pytest.MonkeyPatch) -> None:
     _, producer = create_producer_in_transaction(version)
-    topic_infos = iter([producer._await_topic("t", producer._system.now()), MetadataTimeoutError("no answer")])
+    topic_infos = iter([producer._await_topic("t", producer._system.now()), MetadataTimeoutError("no response")])
 
     def await_topic(*_: object) -> object:
         topic_info = next(topic_infos)
@@ -157,7 +157,7 @@ def test_metadata_timeout_of_send_columns_prevents_commit(version: int, monkeypa
     monkeypatch.setattr(producer, "_await_topic", await_topic)
     with pytest.raises(MetadataTimeoutError):
         producer.send_columns("t", RecordColumns(pa.array([b"1", b"2"])), pa.array([0, 9], pa.int32()))
-    with pytest.raises(TransactionAbortableError, match="no answer"):
+    with pytest.raises(TransactionAbortableError, match="no response"):
         producer.commit_transaction()
 
 

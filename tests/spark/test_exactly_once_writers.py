@@ -229,7 +229,7 @@ def test_committed_job_without_key_and_rows_leaves_no_entry_in_decision_log(
 
 def test_job_without_rows_succeeds_if_its_entry_cannot_be_deleted(spark: Spark, broker: EmbeddedBroker) -> None:
     writer = spark.job()
-    with patch.object(Driver, "abort", side_effect=NetworkError("no broker answers")):
+    with patch.object(Driver, "abort", side_effect=NetworkError("no broker responds")):
         writer.commit([])
     (left,) = operations.list_prefixes({"bootstrap.servers": broker.bootstrap_servers})
     assert (left.decided_ids, left.undecided_transactions) == ((), ())

@@ -156,7 +156,7 @@ def test_job_stays_in_the_log_while_superseded_attempts_are_unknown(job: Query) 
     job.write(start, 1, "of an attempt that lost", attempt=1)
     delivery = dataclasses.replace(job.delivery, is_single_use=True)
     unreachable = patch.object(
-        QueryTransactions, "list_task_transactions", side_effect=NetworkError("no broker answers")
+        QueryTransactions, "list_task_transactions", side_effect=NetworkError("no broker responds")
     )
     with unreachable, Driver(delivery) as driver:
         driver.commit(start, Batch(), prepared, BOTH_TASKS)

@@ -192,11 +192,11 @@ def test_one_request_is_in_flight_and_new_batches_get_no_sequence_during_retry()
     assert read_batch_stamps(cluster) == [(0, sequence, 1) for sequence in range(5)]
 
 
-@pytest.mark.parametrize("doubt", [codes.REQUEST_TIMED_OUT, codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND])
-def test_success_does_not_acknowledge_earlier_batch_in_doubt(doubt: int) -> None:
+@pytest.mark.parametrize("in_doubt_error", [codes.REQUEST_TIMED_OUT, codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND])
+def test_success_does_not_acknowledge_earlier_batch_in_doubt(in_doubt_error: int) -> None:
     cluster, producer = simulated()
     established(producer)
-    cluster.control.when(api=ApiKey.PRODUCE).fail(doubt, execute_first=True)
+    cluster.control.when(api=ApiKey.PRODUCE).fail(in_doubt_error, execute_first=True)
     first, second = send(producer, b"1"), send(producer, b"2")
     run_until(producer, second.done)
     assert not first.done()

@@ -43,9 +43,9 @@ def parse(**more: str) -> SinkOptions:
 
 
 def faults(options: dict[str, str]) -> tuple[str, ...]:
-    with pytest.raises(ConfigurationError) as refused:
+    with pytest.raises(ConfigurationError) as raised:
         parse_options(options)
-    return refused.value.faults
+    return raised.value.faults
 
 
 def test_removes_kafka_prefix_in_any_case() -> None:
