@@ -1,16 +1,16 @@
-# Everything a developer does here, by name. The interpreter and all tools live in .venv; the jars of the peers in .jars.
+# Development tasks. Tools are installed into .venv, and the jars of Kafka, Spark and the schema registry into .jars.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 JARS := .jars
-# pyenv's python3.10 runs only where a version is chosen; nothing else reads the variable.
+# pyenv's `python3.10` shim needs PYENV_VERSION.
 OLDEST_PYTHON ?= $(shell PYENV_VERSION=3.10 python3.10 -c 'import sys; print(sys.executable)' 2>/dev/null || echo $(PYTHON))
 N ?= 1000000
-# The versions of pyspark that the smoke suite runs on, beside the newest; a venv for each.
+# The versions of pyspark on which the smoke suite runs in addition to the newest. Each has its own venv.
 SPARKS := $(shell cat tests/spark/pyspark_versions.txt)
 SPARK_VENVS := $(SPARKS:%=.venv-pyspark-%/.up-to-date)
 SPARK_ARCHIVES := $(SPARKS:%=.venv-pyspark-%/spark.jsa)
-# `make soak` and `make spark-matrix` also run on this one.
+# `make soak` and `make spark-matrix` also run on 4.2.1.
 ALL_SPARKS := $(SPARKS) 4.2.1
 ALL_SPARK_VENVS := $(ALL_SPARKS:%=.venv-pyspark-%/.up-to-date)
 MATRIX := build/spark-matrix
@@ -18,7 +18,7 @@ MINIMUMS := .venv-minimums
 SAIL := .venv-sail
 BUILD := .venv-build
 
-# Spark's workers must run the interpreter of the driver, else they miss its packages.
+# Spark's workers must run the interpreter of the driver; otherwise, they lack its packages.
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 export PYSPARK_DRIVER_PYTHON := $(CURDIR)/$(BIN)/python
 
@@ -28,9 +28,9 @@ help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9%-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: setup
-setup: $(VENV)/.up-to-date ## create .venv with everything (does nothing when up to date)
+setup: $(VENV)/.up-to-date ## create .venv with all tools (does nothing if it is up to date)
 
-# What is imported is compiled then. Most of what comes is never imported.
+# Python compiles a module when it is first imported. Most installed modules never are.
 INSTALL := pip install --quiet --no-compile
 
 $(VENV)/.up-to-date: pyproject.toml
@@ -40,7 +40,7 @@ $(VENV)/.up-to-date: pyproject.toml
 	touch $@
 
 .PHONY: kafka
-kafka: $(JARS)/kafka.jsa $(VENV)/spark.jsa ## fetch a real Apache Kafka and Spark's own connector, once (Java needed)
+kafka: $(JARS)/kafka.jsa $(VENV)/spark.jsa ## download Apache Kafka, Spark's own connector and a schema registry, once (needs Java)
 
 $(JARS)/.up-to-date: conf/kafka/ivy.xml conf/kafka/jars.sha256 conf/kafka/versions/ivy.xml conf/kafka/versions/jars.sha256 \
 		integration/support/artifacts.py | setup
@@ -48,7 +48,7 @@ $(JARS)/.up-to-date: conf/kafka/ivy.xml conf/kafka/jars.sha256 conf/kafka/versio
 	$(BIN)/python -m integration.support.kafka_versions
 	touch $@
 
-# Where an archive cannot be written, JVMs start as slowly as they do without it.
+# If a class archive cannot be written, JVMs start without it, which takes longer.
 $(JARS)/kafka.jsa: $(JARS)/.up-to-date $(VENV)/.up-to-date tests/runner/class_archive.py
 	$(BIN)/python -m tests.runner.class_archive kafka
 
@@ -56,15 +56,15 @@ $(JARS)/kafka.jsa: $(JARS)/.up-to-date $(VENV)/.up-to-date tests/runner/class_ar
 	PYSPARK_PYTHON=$(CURDIR)/$*/bin/python PYSPARK_DRIVER_PYTHON=$(CURDIR)/$*/bin/python \
 		$*/bin/python -m tests.runner.class_archive spark
 
-# Compiled code is kept, whatever the environment says: else each process compiles everything again, in each run, and a
-# Spark has a dozen of them.
+# Keep bytecode files even if the environment disables them. Otherwise, every process recompiles everything in each run,
+# and a Spark job has a dozen processes.
 export PYTHONDONTWRITEBYTECODE :=
 
-# Everything that is started here listens on the loopback interface only.
+# Spark listens on the loopback interface only.
 export SPARK_LOCAL_IP := 127.0.0.1
 
 .PHONY: check
-check: setup ## format, lint, types, layers, sizes
+check: setup ## check format, lint, types, layers and sizes
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -72,34 +72,35 @@ check: setup ## format, lint, types, layers, sizes
 	$(BIN)/python -m tests.sizes
 
 .PHONY: format
-format: setup ## write the code the way `check` wants it
+format: setup ## reformat the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# In a process for each core, but not in many: each reads all the tests first, which takes seconds.
-# The tests of a file stay together, and share what was set up for them.
+# One process per core, but at most four, because each process first collects all tests, which takes seconds. The tests
+# of a file run in one process, so they share its fixtures.
 UNIT_TESTS := pytest tests --ignore tests/spark --numprocesses auto --maxprocesses 4 --dist loadfile
 
-# Several parts at a time (PARTS=n, one more than there are cores where it is not given): see tests/runner/parts.py.
+# Runs PARTS parts concurrently (by default, one more than there are cores): see tests/runner/parts.py.
 .PHONY: test
-test: setup ## everything that must hold: unit, Spark (each version), real Kafka
+test: setup ## run all tests: unit, Spark (each version), real Kafka
 	$(BIN)/python -m tests.runner.parts
 
-# Tests with the marker `data_source` need what Spark 3 lacks.
+# Tests with the marker `data_source` need features that Spark 3 lacks.
 SPARK_PYTEST = PYSPARK_PYTHON=$(CURDIR)/.venv-pyspark-$(1)/bin/python PYSPARK_DRIVER_PYTHON=$(CURDIR)/.venv-pyspark-$(1)/bin/python \
 	.venv-pyspark-$(1)/bin/python -m pytest $(if $(filter 3.%,$(1)),-m "not data_source")
 
-test-pyspark-%: .venv-pyspark-%/.up-to-date ## a smoke test on one pyspark (with Python 3.10, where there is one); `make soak` runs all
+test-pyspark-%: .venv-pyspark-%/.up-to-date ## run the smoke suite on one pyspark version (with Python 3.10 if it is installed); `make soak` runs all tests
 	$(call SPARK_PYTEST,$*) @tests/spark/smoke_tests.txt --junit-xml $(MATRIX)/$*.xml
 
 .PHONY: spark-matrix
-spark-matrix: kafka $(ALL_SPARKS:%=test-pyspark-%) $(SAIL)/.up-to-date ## the smoke suite on every Spark, and its table in docs/compatibility.md
+spark-matrix: kafka $(ALL_SPARKS:%=test-pyspark-%) $(SAIL)/.up-to-date ## run the smoke suite on every Spark version, and write its table in docs/compatibility.md
 	newest=$$($(BIN)/python -c 'import pyspark; print(pyspark.__version__)'); \
 	$(BIN)/python -m pytest @tests/spark/smoke_tests.txt --junit-xml $(MATRIX)/$$newest.xml
 	$(BIN)/python -m pytest integration/test_sail.py --junit-xml $(MATRIX)/sail.xml
 	$(BIN)/python -m tools.spark_matrix $(MATRIX)
 
-# All but pyspark is what .venv has, and where the Python is .venv's, it is found there.
+# Except for pyspark, these environments have the packages of .venv. If they have the same version of Python, they
+# import the packages from .venv.
 .venv-pyspark-%/.up-to-date: pyproject.toml $(VENV)/.up-to-date
 	test -x $(@D)/bin/python || $(OLDEST_PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m $(INSTALL) 'pyspark==$*'
@@ -109,11 +110,11 @@ spark-matrix: kafka $(ALL_SPARKS:%=test-pyspark-%) $(SAIL)/.up-to-date ## the sm
 	else $(@D)/bin/python -m $(INSTALL) --editable '.[dev-spark]' 'pyspark==$*'; fi
 	touch $@
 
-# The lowest versions are read from pyproject.toml, so that what is declared is what is tested. Of the extras for users,
-# spark is missing, because its version is given below, and gssapi, because it needs a compiler and Kerberos' headers.
+# The lowest versions are read from pyproject.toml, so that the declared versions are the tested ones. Two extras are
+# not listed: spark, whose version is set below, and gssapi, which needs a compiler and Kerberos' headers.
 MINIMUM_EXTRAS := cli\|prometheus\|opentelemetry\|openlineage\|oauth\|protobuf
 .PHONY: test-minimums
-test-minimums: $(MINIMUMS)/.up-to-date ## the unit tests on the lowest versions that pyproject.toml allows
+test-minimums: $(MINIMUMS)/.up-to-date ## run the unit tests on the lowest versions that pyproject.toml allows
 	$(MINIMUMS)/bin/python -m $(UNIT_TESTS)
 
 $(MINIMUMS)/.up-to-date: pyproject.toml
@@ -127,7 +128,7 @@ $(MINIMUMS)/.up-to-date: pyproject.toml
 test-prepare-pyspark: $(SPARK_VENVS)
 	@if command -v java >/dev/null; then $(MAKE) --no-print-directory $(SPARK_ARCHIVES); fi
 
-# Sail and the client that it accepts. Everything else is found in .venv.
+# Sail, and the version of Spark's client that it supports. All other packages are imported from .venv.
 $(SAIL)/.up-to-date: $(VENV)/.up-to-date
 	test -x $(SAIL)/bin/python || $(BIN)/python -m venv $(SAIL)
 	$(SAIL)/bin/python -m $(INSTALL) --no-deps 'pysail==0.7.2' 'pyspark-client==4.1.3'
@@ -135,36 +136,36 @@ $(SAIL)/.up-to-date: $(VENV)/.up-to-date
 	echo "import site; site.addsitedir('$$shared')" > $$($(SAIL)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth
 	touch $@
 
-# Without Java there is nothing to fetch: the tests that need it say so themselves.
+# Without Java, nothing is downloaded: the tests that need it are skipped with that reason.
 .PHONY: test-prepare
 test-prepare: setup $(SAIL)/.up-to-date
 	@if command -v java >/dev/null; then $(MAKE) --no-print-directory kafka; fi
 
 .PHONY: test-unit
-test-unit: setup ## no JVM, no network: less than three minutes on two cores
+test-unit: setup ## run the unit tests, without a JVM or network; takes less than three minutes on two cores
 	$(BIN)/python -m $(UNIT_TESTS)
 
 .PHONY: fuzz
-fuzz: setup ## hostile bytes for every decoder: make fuzz N=1000000
+fuzz: setup ## pass malformed bytes to every decoder: make fuzz N=1000000
 	$(BIN)/python -m tests.fuzz $(N)
 
 .PHONY: soak
-soak: setup kafka $(ALL_SPARK_VENVS) ## schedules, hostile bytes, faults, killed drivers and placement in full length (hours); continues what was interrupted
+soak: setup kafka $(ALL_SPARK_VENVS) ## run the explorers, the fuzzer, the fault scenarios and all slow tests for hours; skips the stages that have passed
 	$(BIN)/python -m tests.runner.soak $(ALL_SPARKS)
 
 test-whole-pyspark-%: .venv-pyspark-%/.up-to-date
 	SOAK=1 $(call SPARK_PYTEST,$*) tests/spark --ignore tests/spark/scenarios/test_examples.py --ignore tests/spark/scenarios/test_documented_examples.py
 
 .PHONY: demo
-demo: setup ## a million rows and a stream, from Spark to a broker, and what was written (BOOTSTRAP=host:port for your own)
+demo: setup ## write a million rows and a stream from Spark to a broker, and read them back (BOOTSTRAP=host:port for your own broker)
 	$(BIN)/python -m spark_kafka_sink demo $(if $(BOOTSTRAP),--bootstrap-server $(BOOTSTRAP)) $(if $(ROWS),--rows $(ROWS))
 
 .PHONY: bench
-bench: setup kafka ## all benchmarks, into docs/benchmarks.md and the README; QUICK=1 prints a few rounds and writes nothing
+bench: setup kafka ## run all benchmarks, and write docs/benchmarks.md and the README; QUICK=1 only prints the results of a few rounds
 	$(BIN)/python -m integration.benchmarks $(if $(QUICK),--quick)
 
 .PHONY: docs
-docs: setup docs/assets/mermaid.min.js ## the site, into docs/site/: tables written from the code, every link and name checked
+docs: setup docs/assets/mermaid.min.js ## generate the tables from the code, check links and names, and build the site into docs/site/
 	$(BIN)/python -m tools.error_document
 	$(BIN)/python -m tools.options_document
 	$(BIN)/python -m tools.flags_document
@@ -173,26 +174,26 @@ docs: setup docs/assets/mermaid.min.js ## the site, into docs/site/: tables writ
 	$(BIN)/python -m zensical build --clean --strict --config-file docs/zensical.toml
 
 .PHONY: publish-docs
-publish-docs: docs ## the site as one of several versions, with links to edit pages: FOLDER=... REPOSITORY=https://...
+publish-docs: docs ## build the site as one of several versions, with links to edit pages: FOLDER=... REPOSITORY=https://...
 	$(BIN)/python -m tools.publish_site $(FOLDER) $(REPOSITORY)
 
-# What makes drawings of the pages' Mermaid lies beside them, so that a reader's browser asks no other site for it.
+# Bundle Mermaid's script with the pages, so that the site loads nothing from other servers.
 MERMAID := 12.3.0
 docs/assets/mermaid.min.js:
 	@if command -v npm >/dev/null; then \
 		mkdir -p build/mermaid && cd build/mermaid && npm pack --silent mermaid@$(MERMAID) >/dev/null && \
 		tar xzf mermaid-$(MERMAID).tgz package/dist/mermaid.min.js && mv package/dist/mermaid.min.js $(CURDIR)/$@; \
-	else echo "no npm: the site loads what makes its drawings from unpkg.com"; fi
+	else echo "npm is not installed: the site will load Mermaid's script from unpkg.com"; fi
 
-# An environment of its own, with the tools of a release and nothing of the project.
+# A separate environment with the tools for a release, without the project's packages.
 $(BUILD)/.up-to-date: Makefile
 	test -x $(BUILD)/bin/python || $(PYTHON) -m venv $(BUILD)
 	$(BUILD)/bin/python -m pip install --quiet --upgrade pip build twine cyclonedx-bom
 	touch $@
 
-# The bill of materials lists what an install of the wheel brings today, as pip chooses it; pip itself is not among it.
+# The bill of materials lists the packages that pip installs with the wheel today. It does not list pip itself.
 .PHONY: build
-build: $(BUILD)/.up-to-date ## the wheel, with its bill of materials, and the source archive, checked, in dist/; needs no development environment
+build: $(BUILD)/.up-to-date ## build and check the wheel, with its bill of materials, and the source archive, in dist/; does not need .venv
 	rm -rf dist build
 	$(BUILD)/bin/python -m build --quiet --outdir dist .
 	mkdir -p build

@@ -1,4 +1,4 @@
-"""Makes `format("pykafka")` work without a call to register().
+"""The data source `pykafka`, for `format("pykafka")` without a call to register().
 
 When Spark looks for data sources, it imports all modules whose names begin with `pyspark_` and uses their
 `DefaultSource`.

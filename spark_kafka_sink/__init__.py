@@ -1,4 +1,4 @@
-"""Write Spark DataFrames to Apache Kafka from Python, without a JAR and without a Python loop over rows.
+"""Spark sink and producer for Apache Kafka in Python, without a JAR and without a Python loop over rows.
 
 The public names are imported on first use, so that the producer works without pyspark, and so that a Spark worker
 imports only what it needs.

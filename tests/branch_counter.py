@@ -1,4 +1,4 @@
-"""Counts how often rare branches of the code are reached, by recompiled functions. The explorers use it.
+"""Counter of the rare branches that the code reaches, in recompiled functions. The explorers use it.
 
 rare_branches.py names the branches. `counted_branches` recompiles their functions with a call of the counter at each
 branch, and restores them at the end. So the product contains no counters, and only the branches themselves become

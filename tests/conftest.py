@@ -1,4 +1,4 @@
-"""Checks every access to guarded fields in the tests of classes with a lock (tests/guarded_fields.py)."""
+"""Check of every access to guarded fields in the tests of classes with a lock (tests/guarded_fields.py)."""
 
 from __future__ import annotations
 

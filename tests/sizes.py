@@ -1,4 +1,4 @@
-"""Check the sizes of files and functions: at most 500 lines in a file, 50 in a function without its docstring.
+"""Size limits of files and functions: at most 500 lines in a file, 50 in a function without its docstring.
 
 `python -m tests.sizes` lists those above the limits. The limit for files was 400 until names and docstrings were
 written out, and 480 until docstrings defined their terms: full names and whole sentences take a quarter more lines.

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from spark_kafka_sink import errors
+from tests.documents import FENCE
 from tools import publish_site
 
 tomllib = pytest.importorskip("tomllib" if sys.version_info >= (3, 11) else "tomli")
@@ -43,6 +44,13 @@ def test_diagram_types_are_supported_by_mermaid() -> None:
     for page in (ROOT / "docs").rglob("*.md"):
         for drawing in re.findall(r"```mermaid\n(?:---\n.*?---\n)?(\S+)", page.read_text(), re.DOTALL):
             assert drawing in {"flowchart", "sequenceDiagram", "xychart-beta", "stateDiagram-v2"}
+
+
+@pytest.mark.parametrize("page", list_pages(CONFIG["nav"]))
+def test_blocks_in_list_items_are_indented_by_four_spaces(page: str) -> None:
+    """With fewer spaces, the site ends a numbered list before a nested list or a code block."""
+    text = FENCE.sub("", (ROOT / "docs" / page).read_text())
+    assert re.findall(r"^ {1,3}(?:[-*] |\d+\. |```).*", text, re.MULTILINE) == []
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Replaces the generated sections of a document. Each section stands between two comments with its name."""
+"""Replacement of the generated sections of a document. Each section stands between two comments with its name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Generates and reads the tables of docs/errors.md.
+"""Generator and reader of the tables of docs/errors.md.
 
 `python -m tools.error_document` regenerates the table of Kafka's error codes. The tables of messages are written by
 hand. This module reads them, so that tests can look up messages.
@@ -73,7 +73,10 @@ def format_table() -> str:
 
 
 def _describe_reaction(error_code: ErrorCode) -> str:
-    """Describe how an idempotent producer reacts to this error if it has sent a batch for the first time."""
+    """Describe what an idempotent producer does if a Produce response contains this error.
+
+    The batch was sent for the first time. In other responses, the error may have other consequences.
+    """
     outcome = decide_outcome(ORDINARY_BATCH._replace(is_in_doubt=error_code.in_doubt), error_code.code)
     match outcome:
         case Done():

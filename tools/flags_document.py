@@ -1,4 +1,4 @@
-"""Generates the tables of docs/cli.md from the parser: `python -m tools.flags_document` rewrites them."""
+"""Generator of the tables of docs/cli.md from the parser: `python -m tools.flags_document` rewrites them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Builds mutants: modules without one of their statements or exception handlers."""
+"""Mutants: modules without one of their statements or exception handlers."""
 
 from __future__ import annotations
 

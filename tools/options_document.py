@@ -1,4 +1,4 @@
-"""Builds the tables of docs/options.md from the code: `python -m tools.options_document` rewrites them."""
+"""Generator of the tables of docs/options.md from the code: `python -m tools.options_document` rewrites them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Builds the documentation site for a public address, and adds it to a folder of published versions.
+"""Builder of the documentation site for a public address, and of the folder of its published versions.
 
 `python -m tools.publish_site FOLDER REPOSITORY` builds docs/site/ with links to edit each page in the repository
 (`https://github.com/OWNER/NAME`) and with a version selector, and copies it to FOLDER/<version>/. FOLDER/versions.json

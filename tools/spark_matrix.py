@@ -1,4 +1,4 @@
-"""Generates the table of Spark versions in docs/compatibility.md from the results of the smoke suite on each version.
+"""Generator of the table of Spark versions in docs/compatibility.md, from the smoke suite's results on each version.
 
 `make spark-matrix` runs the suite and then `python -m tools.spark_matrix build/spark-matrix`, which reads one JUnit
 file for each version (`3.5.9.xml`, `sail.xml`) and rewrites the table.

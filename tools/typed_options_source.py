@@ -1,4 +1,4 @@
-"""Generates the module producer/typed_options.py and the fields of ProducerConfig from the option tables.
+"""Generator of the module producer/typed_options.py and of ProducerConfig's fields, from the option tables.
 
 `python -m tools.typed_options_source` writes them.
 

@@ -1,4 +1,4 @@
-"""Completes a software bill of materials and adds it to its wheel (PEP 770): `python -m tools.wheel_sbom SBOM WHEEL`.
+"""A wheel's software bill of materials, completed and added to it (PEP 770): `python -m tools.wheel_sbom SBOM WHEEL`.
 
 The tool that lists the packages of an environment does not know which of them the bill describes. This program moves
 that package to `metadata.component`, without the local path from which it was installed.

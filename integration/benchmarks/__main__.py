@@ -1,4 +1,4 @@
-"""Runs all benchmarks of docs/benchmarks.md in sequence: `make bench`, or `make bench QUICK=1` for a quick run.
+"""All benchmarks of docs/benchmarks.md in sequence: `make bench`, or `make bench QUICK=1` for a quick run.
 
 The full run writes the page's table and chart, the README's row, and rows of history.md. `--only NAME` runs the parts
 whose names contain NAME. With `--quick` or `--only`, the results are only printed. Progress is printed to stderr.

@@ -1,4 +1,4 @@
-"""Formats benchmark results as the table and chart of docs/benchmarks.md, a row of the README and rows of history.md.
+"""Benchmark results as the table and chart of docs/benchmarks.md, a row of the README and rows of history.md.
 
 Each part of the suite yields lines. A line contains the values of pykafka and of a baseline, one for each round.
 """

@@ -1,4 +1,4 @@
-"""Compares two streams of one Spark session that take turns: the time that one needs more per micro-batch.
+"""Comparison of two streams of one Spark session that take turns: the time that one needs more per micro-batch.
 
 Both streams use the same Python workers, JVM and Kafka, so the difference is not caused by drivers that are more or
 less warmed up. A turn is a block of consecutive micro-batches without pauses. Work that a micro-batch leaves to the

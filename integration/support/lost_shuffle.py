@@ -1,4 +1,4 @@
-"""Deletes shuffle files during a job, so that Spark reruns a stage while tasks of its first run are still running.
+"""Deletion of shuffle files during a job, so that Spark reruns a stage while tasks of its first run are still running.
 
 A stage after a shuffle has three tasks, of which two run concurrently:
 

@@ -1,4 +1,4 @@
-"""Finds anomalies in the records of a stream of numbered rows, whose batches have the same size."""
+"""Search for anomalies in the records of a stream of numbered rows, whose batches have the same size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waits until every broker of a cluster knows about the creation, extension or deletion of a topic.
+"""Functions that wait until every broker of a cluster knows about the creation, extension or deletion of a topic.
 
 The controller creates a topic, and each broker learns of it when it has read the record from the metadata log. Until
 then, the broker's metadata response may contain no partitions, or partitions without a leader.

@@ -1,4 +1,4 @@
-"""Build rows for `pykafka bench`: purchases as JSON with keys of 1 to 7 digits, as in a real event stream."""
+"""Rows for `pykafka bench`: purchases as JSON with keys of 1 to 7 digits, as in a real event stream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads the input of `pykafka produce`, the lines of a stream or the columns of a file, as Arrow batches.
+"""Readers of `pykafka produce`'s input, the lines of a stream or the columns of a file, as Arrow batches.
 
 The batches contain all lines before the first invalid one, and all rows of a file before the first one that cannot be
 converted. Then the reader raises a DataError that counts lines and rows from 1. If the input itself cannot be read, for

@@ -1,4 +1,4 @@
-"""Waits for SIGINT or SIGTERM, and then guarantees that the process exits."""
+"""SignalWait: waits for SIGINT or SIGTERM, and then guarantees that the process exits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Formats text tables. Numbers are aligned to the right, everything else to the left."""
+"""Text tables, in which numbers are aligned to the right and everything else to the left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Resolve bootstrap.servers to nodes, which have negative ids because the brokers' real ids are not known yet.
+"""Resolution of bootstrap.servers to nodes. Their ids are negative, because the real ones are not known yet.
 
 Every host name is resolved at startup, so that a misspelt name raises ConfigurationError immediately instead of timing
 out later. If at least one name can be resolved, failures to resolve other names are only logged as warnings, because a

@@ -1,4 +1,4 @@
-"""Look up host names on background threads.
+"""Lookups of host names on background threads.
 
 The operating system's resolver cannot be interrupted. It blocks until its DNS servers respond or it gives up, which
 often takes 10 seconds or more. On the sender thread, a lookup would hold up the requests to all brokers, timeouts and

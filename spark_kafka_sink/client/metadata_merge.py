@@ -1,4 +1,4 @@
-"""Merges a Metadata response with the previous cluster snapshot into a new snapshot. The previous one is not modified.
+"""Merge of a Metadata response and the previous cluster snapshot into a new snapshot. The previous one is not modified.
 
 Brokers learn of a new leader one after another, so a response may be older than the snapshot. As long as the topic id
 stays the same, a partition keeps its previous state if the response has a lower leader epoch. A topic that was deleted

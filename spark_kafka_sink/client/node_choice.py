@@ -1,4 +1,4 @@
-"""Choose the least loaded node for requests that any broker can answer."""
+"""Choice of the least loaded node for requests that any broker can answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parse option values, and parse all options that a user has set according to an option table.
+"""Parsers of single option values, and a parser of all options that a user has set, which uses an option table.
 
 A value may be text, as passed by Spark and the command line, or have the option's own type. A parser raises ValueError
 with a message that continues a sentence starting with the option's name, such as "must be ...".

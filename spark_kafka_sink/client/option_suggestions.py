@@ -1,4 +1,4 @@
-"""Suggest options for unknown option names, including names from librdkafka and kafka-python.
+"""Suggestions for unknown option names, including names from librdkafka and kafka-python.
 
 For a name from a different client, the Java option with the most similar spelling is often the wrong suggestion. For
 example, the Java producer option most similar to librdkafka's `ssl.ca.location` is `ssl.protocol`. So names of other

@@ -1,4 +1,4 @@
-"""Build the sentences about missing columns in error messages."""
+"""Sentences about missing columns, for error messages."""
 
 from __future__ import annotations
 

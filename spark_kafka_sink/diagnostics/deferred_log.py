@@ -1,4 +1,4 @@
-"""Holds back log records until a check ends.
+"""Log records that are held back until a check ends, and warnings that are logged only once per process.
 
 Checks of options and connections log while they run. If a check raises an error, the error message already lists
 everything that was logged, in order and with suggested fixes. The log records would only repeat the message or warn

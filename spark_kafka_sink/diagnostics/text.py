@@ -1,4 +1,4 @@
-"""Formats text from peers, names and numbers for errors, logs and reports."""
+"""Text formatting for errors, logs and reports: text from peers, masked secrets, partitions, counts and byte sizes."""
 
 from __future__ import annotations
 

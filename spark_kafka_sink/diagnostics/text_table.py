@@ -1,4 +1,4 @@
-"""Aligns the columns of text tables."""
+"""Column alignment for text tables."""
 
 from __future__ import annotations
 

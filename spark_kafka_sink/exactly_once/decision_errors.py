@@ -37,12 +37,9 @@ def build_transactions_not_open_error(entry: Entry, problems: Sequence[str]) -> 
 
     `problems`: a line for each of these transactions.
     """
-    rerun = "The next start writes them again."
-    if not entry.batch.is_idempotent:
-        rerun += " The job has no idempotencyKey, so start it again only if no other run of it is committed."
     return ExactlyOnceError(
         f"{entry.batch} was not committed, because transactions of its tasks are no longer open:\n"
-        f"{format_list(problems)}\nNone of the batch's rows are visible. {rerun} "
+        f"{format_list(problems)}\nNone of the batch's rows are visible. {_describe_next_start(entry)} "
         "Possible causes and remedies:\n"
         "- The brokers ended the transactions, because more than the transaction timeout "
         f"({entry.timeout_ms / 1000:g} s) passed between a task's first row and the end of the batch. Make batches "
@@ -84,8 +81,17 @@ def build_downgrade_error(entry: Entry) -> ExactlyOnceError:
     """Build the error for a batch that is not decided, because the transaction version was lowered since its start."""
     return ExactlyOnceError(
         f"{entry.batch} was not committed: the cluster's transaction.version was lowered while the batch was being "
-        "written. None of the batch's rows are visible, and nothing is lost. Start the query again: it writes the "
-        "batch again, in version 1 transactions."
+        f"written. None of the batch's rows are visible. {_describe_next_start(entry)}"
+    )
+
+
+def _describe_next_start(entry: Entry) -> str:
+    """Say what happens to the rows of a batch that was not committed when its query or job is started again."""
+    if entry.batch.is_idempotent:
+        return "The next start writes them again."
+    return (
+        "The next start writes them again. The job has no idempotencyKey, so start it again only if no other run of it "
+        "is committed."
     )
 
 

@@ -1,4 +1,4 @@
-"""Requests epochs for a query's driver, and finds out which transaction timeouts brokers grant.
+"""Epoch requests for a query's driver, and a search for the longest transaction timeout that brokers grant.
 
 A driver acts under its own transactional id, the driver id (transaction_names.py). Brokers count the epochs of the id,
 and accept requests only under the newest one. So a granted epoch fences every older driver of the same query. A request

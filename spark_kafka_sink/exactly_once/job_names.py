@@ -1,4 +1,4 @@
-"""Generates names for jobs for which the user has set neither a prefix nor an idempotency key.
+"""Generated names of jobs for which the user has set neither a prefix nor an idempotency key.
 
 All of a job's transactional ids begin with its name, so the name is called the prefix. A generated one looks like this:
 

@@ -1,4 +1,4 @@
-"""Stops late task attempts: attempts whose batch is decided or aborted before or while they write.
+"""Checks that stop late task attempts: attempts whose batch is decided or aborted before or while they write.
 
 An attempt is one execution of a Spark task. It writes in a transaction under its own transactional id. The driver of
 the query waits until Spark has accepted one attempt of each task, and then decides or aborts the batch. Spark kills

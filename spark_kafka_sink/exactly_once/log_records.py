@@ -1,4 +1,4 @@
-"""Builds the records that drivers write to the decision log. Each function returns the records of one record batch.
+"""Builders of the records that drivers write to the decision log. Each returns the records of one record batch.
 
 An entry is the state of a query or job. There are three kinds of records:
 

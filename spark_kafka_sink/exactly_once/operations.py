@@ -1,4 +1,4 @@
-"""Implements `pykafka transactions`: list queries, finish or give up a decided batch, and abort open transactions.
+"""The operations of `pykafka transactions`: list queries, finish or give up a decided batch, abort open transactions.
 
 A query or job is known by its prefix, the name with which all of its transactional ids begin. Its state is an entry in
 a Kafka topic, the decision log. A batch is decided once its entry says that its transactions must be committed.

@@ -1,4 +1,4 @@
-"""Stores one fact about a transactional id on the brokers, in the last three digits of the id's transaction timeout.
+"""Timeout marks: one fact about a transactional id, in the last three digits of its transaction timeout on the brokers.
 
 For each transactional id, brokers store an epoch and a transaction timeout in milliseconds. Every client can read both,
 and one InitProducerId request sets both. The last three digits of the timeout make no practical difference, so a driver

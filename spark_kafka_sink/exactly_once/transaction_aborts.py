@@ -1,4 +1,4 @@
-"""Abort transactions that tasks have left open, and fence their transactional ids, so that nothing more can be written.
+"""Aborts of transactions that tasks have left open, and fencing of their ids, so that nothing more can be written.
 
 A driver lists the transactions of its query's tasks, and calls `abort_transactions` with their descriptions. Each
 transaction is aborted by an EndTxn request under the epoch that it had when it was listed. Tasks reuse transactional

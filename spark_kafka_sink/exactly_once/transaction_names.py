@@ -1,4 +1,4 @@
-"""Builds and parses transactional ids, and the record keys of the decision log.
+"""Transactional ids, their prefixes, and the record keys of the decision log: builders, parsers and validation.
 
 A query or job has a name, with which all of its transactional ids begin, so the name is called the prefix:
 

@@ -1,4 +1,4 @@
-"""Encode Arrow columns as record values and keys. Encoding needs only pyarrow and numpy.
+"""Formats that encode Arrow columns as record values or keys, and schemas. Encoding needs only pyarrow and numpy.
 
 Every format works on whole columns, so no Python code runs per row.
 

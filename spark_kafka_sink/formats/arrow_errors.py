@@ -1,4 +1,4 @@
-"""Convert Arrow's errors to this package's errors, which name the column and a remedy."""
+"""Conversion of Arrow's errors to this package's errors, which name the column and a remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Encode columns in Avro's binary encoding, one record per row. The output is identical to fastavro's.
+"""The Avro row format: Avro's binary encoding, one record per row. The output is identical to fastavro's.
 
 A record consists of its field values, without names. Integers are zigzag varints, as in Kafka's records. Floats are
 little-endian. Strings and bytes are preceded by their length. An array or map consists of its element count, its

@@ -1,4 +1,4 @@
-"""Build writers for Avro's scalar types: primitive types, enum, fixed and their logical types.
+"""Writers for Avro's scalar types: primitive types, enum, fixed and their logical types.
 
 Each type has a builder, which compares a column's type with the schema. If the column fits, the builder returns a
 writer, which is a function that encodes the column (avro.py). Otherwise, it returns None.

@@ -1,4 +1,4 @@
-"""Derive Avro schemas from column types, and parse Avro schemas in JSON.
+"""Avro schemas, derived from column types or parsed from JSON.
 
 For `avro`, the derived schema is the same as that of Spark's `to_avro`: a record named `topLevelRecord`, in which
 nullable columns have the type `[type, "null"]`. For `avro-confluent`, nullable columns have the type `["null", type]`

@@ -1,4 +1,4 @@
-"""Join encoded columns row by row, for the binary formats Avro and Protobuf.
+"""Encoded columns as pieces that are joined row by row, for the binary formats Avro and Protobuf.
 
 The binary encoders use these terms:
 

@@ -1,4 +1,4 @@
-"""Encode selected columns as record values or keys.
+"""ColumnsEncoder: encodes selected columns as record values or keys, in any RowFormat.
 
 The driver checks the column types, builds an encoder, and pickles it for the tasks. A task encodes each Arrow batch to
 one binary column.

@@ -1,4 +1,4 @@
-"""Build the value and key encoders from the format options and a table's columns.
+"""Builders of the value and key encoders, from the format options and a table's columns.
 
 The value and the key are called the *parts* of a record here. Each part that has a format gets its own encoder.
 

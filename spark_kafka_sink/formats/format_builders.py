@@ -1,4 +1,4 @@
-"""Build the row format for a format name, and the schema of its rows. Runs on the driver.
+"""Builders of row formats, by format name, and of the schemas of their rows. They run on the driver.
 
 A builder checks that the format can encode the columns. It derives a schema from the columns or uses the user's schema,
 if the format has schemas.

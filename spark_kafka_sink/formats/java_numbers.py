@@ -1,4 +1,4 @@
-"""Format floats and doubles like Java's `Float.toString` and `Double.toString` since JDK 19.
+"""Floats and doubles as text, formatted like Java's `Float.toString` and `Double.toString` since JDK 19.
 
 Both Java and Arrow write the shortest decimal that parses to the same number, so the digits can be taken from Arrow.
 Only the layout differs. Java writes 0 and numbers with 0.001 <= |x| < 10,000,000 without an exponent and with at least

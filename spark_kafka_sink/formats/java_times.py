@@ -1,4 +1,4 @@
-"""Format dates and times like Spark's `to_json`.
+"""Dates and times as text, formatted like Spark's `to_json`.
 
 date           2024-03-10
 timestamp      2024-03-10T12:30:00.123-04:00

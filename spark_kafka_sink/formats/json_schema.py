@@ -1,4 +1,4 @@
-"""Derive JSON Schemas for rows in `JsonFormat` from column types, and check JSON Schemas from the user.
+"""JSON Schemas for rows in `JsonFormat`, derived from column types, and checks of JSON Schemas from the user.
 
 Nullable fields are not required, because null fields are omitted. Objects are closed (`additionalProperties` is false),
 because only in closed objects does the registry accept a new field as a compatible change.

@@ -1,4 +1,4 @@
-"""Encode columns as JSON, one object per row. The output is identical to that of Spark's `to_json(struct(...))`.
+"""The JSON row format, one object per row. The output is identical to that of Spark's `to_json(struct(...))`.
 
 As in Spark, null fields are omitted, but null elements of arrays and maps are written as `null`. Binary is written as
 base64, decimals as numbers with all of their digits, and NaN and infinities as strings. Map keys are written in Spark's

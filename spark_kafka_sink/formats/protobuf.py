@@ -1,4 +1,4 @@
-"""Encode columns in Protobuf's wire format, one message per row. The output is identical to the protobuf package's.
+"""The Protobuf row format: Protobuf's wire format, one message per row. The output equals the protobuf package's.
 
 A field consists of a tag (field number and wire type) and a value. Fields are written in the order of their numbers,
 and null fields are omitted. Numbers are varints or take 4 or 8 bytes. Strings, bytes, messages and packed numbers are

@@ -1,4 +1,4 @@
-"""Parse Protobuf descriptors from the user or from a schema registry.
+"""Parser of Protobuf descriptors from the user or from a schema registry.
 
 Use protoc to generate a descriptor:
 

@@ -1,4 +1,4 @@
-"""Derive Protobuf messages from column types: the fields, and the .proto text for a schema registry.
+"""Protobuf messages derived from column types: the fields, and the .proto text for a schema registry.
 
 Fields are numbered in column order, so users must add new columns at the end. Nullable columns become `optional`
 fields. Readers cannot distinguish a null list or map from an empty one. Protobuf has no types for dates, times of day,

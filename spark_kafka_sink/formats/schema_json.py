@@ -1,4 +1,4 @@
-"""Parse schemas in JSON that come from a user or a registry."""
+"""Parser of schemas in JSON that come from a user or a registry."""
 
 from __future__ import annotations
 

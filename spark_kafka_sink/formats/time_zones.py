@@ -1,4 +1,4 @@
-"""Compute the UTC offsets of timestamp columns.
+"""UTC offsets of timestamp columns.
 
 Python's zoneinfo computes the offset of only one time per call, which would be slow for a column. Instead, this module
 finds the zone's transitions (changes of its offset) in the years that occur in the column, and caches them. A binary

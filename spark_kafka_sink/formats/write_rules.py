@@ -1,4 +1,4 @@
-"""Find the rules in a schema registry that a client must execute when it writes a record.
+"""Write rules: the rules in a schema registry that a client must execute when it writes a record.
 
 A subject in the registry can have rules, for example to validate or encrypt fields. They are in the `ruleSet` of each
 version of the subject. This sink executes no rules, so SchemaRegistryClient rejects a subject that has write rules. An

@@ -1,4 +1,4 @@
-"""Build client channels for each security.protocol.
+"""Builders of client channels for each security.protocol.
 
 security.protocol   transport   authenticator
 PLAINTEXT           plain       none

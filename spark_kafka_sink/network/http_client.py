@@ -1,4 +1,4 @@
-"""Send HTTP requests to identity providers and schema registries, with strict limits.
+"""HTTP requests to identity providers and schema registries, with strict limits.
 
 There is one timeout for connecting and one for the whole request, which holds even if the server sends its response
 byte by byte. The connect timeout cannot interrupt the system's resolver while it looks up a name. The response size is

@@ -1,4 +1,4 @@
-"""Parses option values that list columns."""
+"""Parser of option values that list columns."""
 
 from __future__ import annotations
 

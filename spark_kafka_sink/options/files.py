@@ -1,4 +1,4 @@
-"""Read the files that options name, such as schemas, certificates and keys, and explain why one cannot be read.
+"""Reader of files that options name, such as schemas, certificates and keys, and the reasons why one cannot be read.
 
 Such files are small, so a large file is assumed to be the wrong one and rejected.
 """

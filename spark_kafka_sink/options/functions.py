@@ -1,4 +1,4 @@
-"""Imports functions that options name in the form "package.module:function"."""
+"""Import of functions that options name in the form "package.module:function"."""
 
 from __future__ import annotations
 

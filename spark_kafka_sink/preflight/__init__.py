@@ -1,4 +1,4 @@
-"""Checks, before a write or a read, that this machine can access the topics with the given options.
+"""Preflight checks that this machine can access the topics with the given options, before a write or a read.
 
 The checks take the same first steps as a producer. They resolve the bootstrap servers, connect to them with the job's
 security options, fetch the topics' metadata, and connect to each leader at the address that it advertises. Then they

@@ -1,4 +1,4 @@
-"""Checks the certificates that brokers present: host names, issuer, expiry, and why a certificate is rejected."""
+"""Checks of the certificates that brokers present: host names, issuer, expiry, and the reason for a rejection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turns the results of a probe (probe.py) into checks that show whether brokers are reachable and topics are usable.
+"""Checks of a probe's results (probe.py), which show whether brokers are reachable and topics are usable.
 
 If a check has failed, the checks that depend on it are skipped.
 """

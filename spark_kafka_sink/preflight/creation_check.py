@@ -1,4 +1,4 @@
-"""Checks the topic that the writer creates if it is missing.
+"""Check of the topic that the writer creates if it is missing.
 
 If the topic is missing, a broker validates a CreateTopics request without creating anything. The broker checks the
 user's permissions, its own policy, and the partition and replica counts. If the topic exists but differs from the

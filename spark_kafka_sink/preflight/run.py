@@ -1,4 +1,4 @@
-"""Runs all preflight checks in order. Each check runs after the checks that it depends on."""
+"""preflight(): runs all preflight checks in order. Each check runs after the checks that it depends on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Suggests an existing topic with a similar name if a topic is missing."""
+"""Suggestions of existing topics with similar names for missing topics."""
 
 from __future__ import annotations
 

@@ -614,8 +614,9 @@ class KafkaProducer(TransactionalProducer, TableCalls):
     def close(self, timeout: float | None = None) -> None:
         """Wait at most `timeout` seconds for all results, fail the remaining records and end the thread.
 
-        An open transaction is aborted, unless the timeout is 0. With version 1 of transactions, it stays open if one of
-        its batches failed after its response was lost; the coordinator then aborts it at its timeout.
+        An open transaction is aborted, unless the timeout is 0. If it cannot be aborted within max.block.ms, it stays
+        open, and the coordinator aborts it at its timeout. The same holds with version 1 of transactions if one of its
+        batches failed after its response was lost.
 
         A signal handler may call close(), but no other method. The handler must pass a timeout, because the sender
         thread may be waiting for the very call that the handler has interrupted. The records that remain after the

@@ -1,4 +1,4 @@
-"""Serializers convert the key and the value of a ProducerRecord to bytes.
+"""Serializers, which convert the key and the value of a ProducerRecord to bytes.
 
 A serializer is any callable that takes (topic, object) and returns bytes, or None for null. Without a serializer, bytes
 are sent unchanged, a str is sent as UTF-8 and None as null. For any other type, send() raises an error, because a

@@ -1,4 +1,4 @@
-"""Converts the columns of a table from Arrow types that Spark does not have to Spark types with the same values.
+"""Conversion of a table's columns from Arrow types that Spark does not have to Spark types with the same values.
 
 Polars, DuckDB and pandas export string views, 64-bit offsets, dictionaries, unsigned integers and nanoseconds, also
 inside lists, maps and structs. The code after this step was written for Spark's types: the formats that encode columns

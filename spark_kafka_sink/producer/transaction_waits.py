@@ -161,7 +161,9 @@ class ProducerTransactions:
             mark_already_aborted(error)
 
     def close(self, timeout_seconds: float | None) -> float | None:
-        """Abort an open transaction before the producer closes. If none is open, wait for a pending operation.
+        """Abort an open transaction before the producer closes. If an operation is pending, wait for it first.
+
+        Wait for at most max.block.ms, and log a warning if the transaction has not ended by then.
 
         `timeout_seconds`: how long the producer may take to close; None if there is no limit.
 
@@ -171,16 +173,18 @@ class ProducerTransactions:
         if has_sender_ended:  # no thread is left that could abort the transaction
             return timeout_seconds
         started_ms = self._system.now()
-        operation = self.manager.abort_or_get_pending()
-        if operation is not None:
-            timeout_ms = self._max_block_ms
-            if timeout_seconds is not None:
-                timeout_ms = min(timeout_seconds * 1000, timeout_ms)
-            self._await_operation(operation, timeout_ms)
+        timeout_ms = self._max_block_ms if timeout_seconds is None else min(timeout_seconds * 1000, self._max_block_ms)
+        while (operation := self.manager.abort_or_get_pending()) is not None:
+            remaining_ms = max(0.0, timeout_ms - (self._system.now() - started_ms))
+            is_done = self._await_operation(operation, remaining_ms)
+            # A commit that was pending may have failed, and then the transaction is to be aborted.
+            if not (is_done and self.manager.has_abortable_transaction):
+                break
         if self.manager.leaves_transaction_open:
             _log.warning(
-                "%r: the transaction stays open until the coordinator aborts it (transaction.timeout.ms), because "
-                "brokers may still store one of its batches. Until then, read_committed readers wait.",
+                "%r: close() has not ended the transaction. It stays open until the coordinator aborts it "
+                "(transaction.timeout.ms), unless a commit or abort that was already sent still ends it. Until then, "
+                "read_committed readers wait.",
                 self.manager,
             )
         if timeout_seconds is None:

@@ -1,4 +1,4 @@
-"""Fetch the partitions of a topic over a BlockingClient until each of them has reached its end offset.
+"""Loop that fetches the partitions of a topic over a BlockingClient until each of them has reached its end offset.
 
 TopicReader uses these functions to read rows. The decision log of exactly-once delivery uses them to read batches as
 they are stored.

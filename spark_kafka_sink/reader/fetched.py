@@ -1,4 +1,4 @@
-"""Decode fetched record batches to the rows that a consumer may see, without any I/O.
+"""Fetched record batches, decoded to the rows that a consumer may see, without any I/O.
 
 A consumer does not see these records:
 

@@ -1,4 +1,4 @@
-"""Read the current contents of a topic as Arrow tables.
+"""TopicReader: reads the current contents of a topic as Arrow tables.
 
 Each call reads up to the end offsets at the time of the call. Only `batches(follow=True)` keeps reading.
 

@@ -1,4 +1,4 @@
-"""Splits rows into batches before they are encoded.
+"""Splitting of rows into batches before they are encoded.
 
 A row can be encoded only when its batch is known, because a record contains two deltas: its offset relative to the
 first record of the batch, and its timestamp relative to the base timestamp of the batch. The deltas are varints, so the

@@ -1,4 +1,4 @@
-"""Decodes record batches into columns. Used by the embedded broker, by topic readers and when a batch is split.
+"""Decoder of record batches into columns. Used by the embedded broker, by topic readers and when a batch is split.
 
 A record starts where the previous one ends, so a loop first reads the lengths of the records one by one. If many
 consecutive records have the same size, it skips over them in one step. After that, each field is read for all records

@@ -1,4 +1,4 @@
-"""Encodes columns as the records of record batches (format v2), without a loop over records.
+"""Encoder of columns as the records of record batches (format v2), without a loop over records.
 
     length          varint   bytes after this field
     attributes      1 byte   always 0

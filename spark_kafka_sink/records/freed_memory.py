@@ -1,4 +1,4 @@
-"""Tunes glibc's malloc for the whole process, so that encoding reuses freed memory."""
+"""Tuning of glibc's malloc for the whole process, so that encoding reuses freed memory."""
 
 from __future__ import annotations
 

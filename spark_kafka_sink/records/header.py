@@ -1,4 +1,4 @@
-"""Encodes, parses and patches the 61-byte header of a record batch (format v2).
+"""The 61-byte header of a record batch (format v2), with functions that encode, parse and patch it.
 
     offset  bytes  field
          0      8  baseOffset              assigned by the broker, not covered by the CRC

@@ -1,4 +1,4 @@
-"""Reads, encodes and extends the headers of records.
+"""Columns of record headers, with functions that read, check, encode and extend them.
 
 A column of headers is an Arrow array of maps, or of lists of structs with a key and a value. Its child arrays hold the
 headers of all rows one after the other. All headers are encoded into one buffer in this order (joined_rows.py), each as

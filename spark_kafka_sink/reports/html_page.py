@@ -1,4 +1,4 @@
-"""Render reports as an HTML page: a single file that needs no network access and no scripts."""
+"""Reports as an HTML page: a single file that needs no network access and no scripts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Format numbers compactly for tables and charts."""
+"""Compact number formats for tables and charts."""
 
 from __future__ import annotations
 

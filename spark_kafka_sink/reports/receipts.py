@@ -1,4 +1,4 @@
-"""Compare a receipt with the records in a topic, to find records that are missing, duplicated, altered or moved.
+"""Comparison of a receipt with the records in a topic, to find missing, duplicated, altered or moved records.
 
 A receipt consists of a report's offset ranges and a digest for each range. The digest is the sum of the written
 records' hashes. If records were added to a range, the digest of its current records exceeds the receipt's digest by the

@@ -1,4 +1,4 @@
-"""Measure how unevenly a write's rows are distributed over tasks and partitions.
+"""Skew: how unevenly a write's rows are distributed over tasks and partitions.
 
 If the `distribution` option is set, one task writes all rows of a partition or key. If most rows belong to one
 partition or key, the whole write takes as long as that one task.

@@ -1,4 +1,4 @@
-"""Save and read reports on the driver, through Arrow's file systems because Spark's need a JVM.
+"""Storage of reports by the driver, through Arrow's file systems because Spark's need a JVM.
 
 If the path is a file on the driver's machine, each report is appended to it as a line of JSON. Any other path is a
 directory, in which each report becomes a new file, because objects in an object store cannot be appended to. File names

@@ -1,4 +1,4 @@
-"""Render reports as text for a terminal."""
+"""Reports as text for a terminal."""
 
 from __future__ import annotations
 

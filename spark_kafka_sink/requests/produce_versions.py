@@ -1,4 +1,4 @@
-"""Chooses the versions of Produce that a request may use. They depend on topic ids and on the transaction version."""
+"""The versions of Produce that a request may use. They depend on topic ids and on the transaction version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes the responses of a call, which are a mapping from each key to the final response for that key.
+"""Functions for the responses of a call, which are a mapping from each key to the final response for that key.
 
 One response may cover several keys. For example, if one broker has responded for the keys `a` and `b`, and another one
 for `c`, the mapping is {a: r1, b: r1, c: r2}. The functions parse each response only once. If they parsed a response

@@ -1,4 +1,4 @@
-"""Parse `sasl.jaas.config`, using the same syntax as the Java client.
+"""Parser of `sasl.jaas.config`, which has the same syntax as in the Java client.
 
     org.apache.kafka.common.security.plain.PlainLoginModule required username="alice" password="it's";
 

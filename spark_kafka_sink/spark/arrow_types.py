@@ -1,4 +1,4 @@
-"""Maps Spark column types to the Arrow types that Spark uses to pass the columns to a Python data source.
+"""Mapping of Spark column types to the Arrow types in which Spark passes the columns to a Python data source.
 
 Spark's Arrow timestamps have the session's time zone. Only the tasks know it, so the types here have UTC instead.
 """

@@ -1,4 +1,4 @@
-"""Check the options, the schema and the connection to Kafka before any row is read.
+"""Checks of the options, the schema and the connection to Kafka before any row is read.
 
 Spark asks a Python data source for its writer only after all stages before the write have run. The methods that
 `register` installs therefore run the checks earlier, before Spark plans the write. In classic Spark, the process that

@@ -1,4 +1,4 @@
-"""Checks the schema of a DataFrame against the columns of Spark's Kafka sink, and turns it into a ColumnPlan.
+"""Check of a DataFrame's schema against the columns of Spark's Kafka sink, and its conversion to a ColumnPlan.
 
 | column    | type                                                                     | meaning of null       |
 |-----------|--------------------------------------------------------------------------|-----------------------|

@@ -1,4 +1,4 @@
-"""Finds how many tasks can run concurrently in a session. These tasks share the limit `maxBytesPerSecond`.
+"""The number of tasks that can run concurrently in a session. These tasks share the limit `maxBytesPerSecond`.
 
 This is the number of tasks that Spark's scheduler can run on the registered executors. On YARN and Kubernetes, some
 executors may register only after the write has started. The result is therefore at least the number of tasks that the

@@ -1,4 +1,4 @@
-"""Runs the checks before a write on the driver, on behalf of a Spark Connect client.
+"""Checks before a write, which the driver runs on behalf of a Spark Connect client.
 
 The driver may be in a different network and have different packages than the client, so it must run the checks itself.
 Spark Connect has no request for this. Instead, the client *reads* a DataFrame from `pykafka` with the option

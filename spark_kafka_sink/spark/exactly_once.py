@@ -1,4 +1,4 @@
-"""Implements `deliveryGuarantee=exactly-once` for Spark writes, on top of exactly_once/.
+"""Exactly-once delivery of Spark writes (`deliveryGuarantee=exactly-once`), on top of exactly_once/.
 
 Each task writes its rows in a transaction, and leaves it open. The driver later commits or aborts all of these
 transactions. Before it commits them, it writes its decision to a Kafka topic, the decision log, so that another driver

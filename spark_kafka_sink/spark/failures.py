@@ -1,4 +1,4 @@
-"""Build the error of a failed task. It groups the failed records by destination and reason, and names a remedy."""
+"""The error of a failed task, which groups the failed records by destination and reason, and names a remedy."""
 
 from __future__ import annotations
 

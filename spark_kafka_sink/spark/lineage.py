@@ -1,4 +1,4 @@
-"""Sends OpenLineage events during a write (`pip install "spark-kafka-sink[openlineage]"`).
+"""OpenLineage events that are sent during a write (`pip install "spark-kafka-sink[openlineage]"`).
 
 The program that calls `save` or `start` sends all events. It has Spark's settings, and it notices when a write fails or
 is interrupted, even before Spark plans the write. The credentials of the lineage server never leave this program.

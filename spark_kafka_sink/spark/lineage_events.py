@@ -1,4 +1,4 @@
-"""Build the OpenLineage run of a write from Spark's settings, and the events of the run, without I/O.
+"""The OpenLineage run of a write, built from Spark's settings, and the events of the run, without I/O.
 
 The settings are those of OpenLineage's Spark listener (`spark.openlineage.*`). Names follow the listener's rules, so
 that the sink's events and the listener's events belong to the same job. This module requires the package

@@ -1,4 +1,4 @@
-"""Sends OpenLineage events in the background, through the transports of `openlineage-python`.
+"""EventSender: sends OpenLineage events in the background, through the transports of `openlineage-python`.
 
 The transport settings are those of OpenLineage's Spark listener.
 

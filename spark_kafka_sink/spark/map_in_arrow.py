@@ -1,4 +1,4 @@
-"""Writes a DataFrame through `mapInArrow` instead of the data source (the option `writeMethod`).
+"""DataFrame writes through `mapInArrow` instead of the data source (the option `writeMethod`).
 
 Spark 3.5 has no Python data sources, so all of its writes go through `mapInArrow`. From Spark 4.0 on, the data source
 is the default. For a data source, Spark starts four Python daemons: to look it up, to plan the write, to run the tasks

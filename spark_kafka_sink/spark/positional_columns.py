@@ -1,4 +1,4 @@
-"""Access a DataFrame's columns by position.
+"""Access to a DataFrame's columns by position.
 
 Spark resolves a column by name, and parses the name first: case is ignored, a dot separates a struct from its field,
 backticks quote, and `*` means all columns. But a DataFrame's columns may have any names, even both `a` and `A`. The

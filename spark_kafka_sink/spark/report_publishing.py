@@ -1,4 +1,4 @@
-"""Publish a write's report to a file or directory, a topic, or a user's function. Runs only on the driver.
+"""Publication of a write's report to a file or directory, a topic, or a user's function. Runs only on the driver.
 
 The destinations are checked before the first row is read. When the report is published, the rows are already in Kafka.
 An error is then only logged. If it failed the write, Spark would run the write again and write the rows twice.

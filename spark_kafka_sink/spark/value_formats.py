@@ -1,4 +1,4 @@
-"""Prepares the encoders of a Spark write on the driver: adapts Spark's schema to them, and adds their schema ids.
+"""Preparation of a Spark write's encoders on the driver: an adapter for Spark's schema, and the schema ids.
 
 The schema registry is queried only after all other checks have passed. The encoders are pickled and sent to the tasks
 together with their ids.

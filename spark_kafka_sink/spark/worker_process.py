@@ -1,4 +1,4 @@
-"""Tune the Python processes that Spark starts, to shorten small writes. This does not affect records.
+"""Tuning of the Python processes that Spark starts, to shorten small writes. This does not affect records.
 
 **Fewer objects for the garbage collector.** pyspark's daemon runs a full `gc.collect()` after each task, planning step
 and commit. numpy, pyarrow, pandas and pyspark create 75,000 to 95,000 objects that never become garbage, and visiting

@@ -1,4 +1,4 @@
-"""Compare topics with DataFrames."""
+"""Topics as DataFrames, and an assertion that a topic has exactly the expected rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run streaming queries in tests until they have written all available input, without sleeping."""
+"""Streaming sources for tests, and runs of queries until all available input is written, without sleeping."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""WireClient sends single requests in virtual time. Other functions encode record batches by hand."""
+"""WireClient: sends single requests in virtual time. Other functions encode record batches by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records operations on the decision log as a history, which tools/linearizability checks with Porcupine.
+"""Histories of operations on the decision log, which tools/linearizability checks with Porcupine.
 
     read     `QueryTransactions.read_entry`, which a driver calls after brokers have granted its epoch, and the entry
              that `Driver.begin` returns

@@ -1,4 +1,4 @@
-"""Stops a process before or after a step of docs/exactly-once-design.md when a test requests it.
+"""Breakpoints, where a process stops before or after a step of docs/exactly-once-design.md if a test requests it.
 
 `install_stops` wraps the methods of these steps. If the folder has a file `stop before decide`, the first process that
 reaches this step renames the file to `stopped before decide`, writes its process id into it, and waits until the file

@@ -1,4 +1,4 @@
-"""Records what errors, log messages and operations say about the rows of batches."""
+"""Reports: what errors, log messages and operations say about the rows of batches."""
 
 from __future__ import annotations
 

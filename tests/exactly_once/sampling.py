@@ -1,4 +1,4 @@
-"""Selects the cases of tests of exactly-once delivery that `make test` runs. SOAK=1 (`make soak`) runs all of them.
+"""Selection of exactly-once test cases for `make test`. SOAK=1 (`make soak`) runs all of them.
 
 Most of these tests have both transaction versions as a parameter. `make test` runs each case in one of the versions. A
 hash of the case selects it, so about half of all cases run in each. The explorer plays its schedules in both.

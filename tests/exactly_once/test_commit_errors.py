@@ -125,9 +125,19 @@ def test_error_of_fenced_driver_advises_on_writing_batch_again(
 
 
 @pytest.mark.parametrize("batch", [Batch("q", 7), Batch(key="today"), Batch()])
-def test_ended_transactions_warn_before_a_rerun_of_a_job_without_a_key(batch: Batch) -> None:
+@pytest.mark.parametrize(
+    "build_error",
+    [
+        lambda entry: decision_errors.build_transactions_not_open_error(entry, ["p-1-0"]),
+        decision_errors.build_downgrade_error,
+    ],
+    ids=["ended transactions", "downgrade"],
+)
+def test_uncommitted_job_without_a_key_is_warned_before_a_rerun(
+    build_error: Callable[[Entry], ExactlyOnceError], batch: Batch
+) -> None:
     entry = Entry("p", timeout_ms=60_000).with_decision(batch, SUMMARY, TRANSACTIONS)
-    message = str(decision_errors.build_transactions_not_open_error(entry, ["p-1-0"]))
+    message = str(build_error(entry))
     assert "None of the batch's rows are visible. The next start writes them again." in message
     warning = "The job has no idempotencyKey, so start it again only if no other run of it is committed."
     assert (warning in message) is not batch.is_idempotent

@@ -185,3 +185,23 @@ def test_repeated_commit_after_close_reports_that_a_commit_that_was_not_sent_fai
     with pytest.raises(ProducerClosedError) as raised:
         producer.commit_transaction()
     assert not raised.value.possibly_stored
+
+
+@BOTH
+@pytest.mark.parametrize("is_taken_over", [True, False])
+def test_prepared_transaction_may_have_been_committed_by_another_process(version: int, is_taken_over: bool) -> None:
+    """The process that has committed it dies before it reports this, and the transactional id is initialized again."""
+    cluster, producer = create_producer_in_transaction(version)
+    send_and_flush(producer, b"1")
+    prepared = producer.prepare_transaction()
+    assert prepared is not None
+    committer, heir = create_producer(cluster), create_producer(cluster)
+    committer.take_over_transaction(prepared)
+    committer.commit_transaction()
+    heir.init_transactions()
+    if is_taken_over:
+        producer = create_producer(cluster)
+        producer.take_over_transaction(prepared)
+    with pytest.raises(ProducerFencedError, match=WARNING) as raised:
+        producer.commit_transaction()
+    assert raised.value.possibly_stored

@@ -15,6 +15,7 @@ from spark_kafka_sink.errors import (
     TransactionAbortableError,
     TransactionTimeoutError,
 )
+from spark_kafka_sink.producer.transactions.states import TransactionLifecycle, TransactionManagerState
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest
@@ -270,3 +271,23 @@ def test_producer_writes_transactions_after_ending_taken_over_one(version: int, 
             send(second, value)
     assert read_committed(cluster) == [*([b"1", b"2"] if commit else []), b"3", b"4"]
     assert len(find_requests(cluster, InitProducerIdRequest)) == (2 if version == 1 else 1)
+
+
+def test_preparing_an_empty_transaction_shows_no_ending_state_to_the_sender(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sender reads the state without the lock, and could end the next transaction before its records are sent.
+
+    1. The sender reads the state COMMITTING, and that all batches are done.
+    2. The caller ends the empty transaction, begins the next one, and commits it while its record is staged.
+    3. The sender ends the transaction, because it takes it for flushed.
+    """
+    _, producer = create_producer_in_transaction(2)
+    states = []
+    transition_to = TransactionLifecycle.transition_to
+
+    def record_state(lifecycle: TransactionLifecycle, next_state: TransactionManagerState) -> None:
+        transition_to(lifecycle, next_state)
+        states.append(next_state)
+
+    monkeypatch.setattr(TransactionLifecycle, "transition_to", record_state)
+    assert producer.prepare_transaction() is None
+    assert states == [TransactionManagerState.READY]

@@ -1,4 +1,4 @@
-"""Run a command and wait for all of its descendants: `python -m tests.runner.subreaper COMMAND...`
+"""Subreaper: runs a command and waits for all of its descendants (`python -m tests.runner.subreaper COMMAND...`).
 
 A test that kills a driver orphans the driver's JVM, and the JVM its Python workers. The kernel makes this process their
 parent, and it waits for them as well. So a caller that waits for this process gets the CPU time of all descendants, and

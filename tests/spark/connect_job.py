@@ -1,4 +1,4 @@
-"""Write through Spark Connect, in a process that test_connect.py starts.
+"""A program that writes through Spark Connect. test_connect.py starts it.
 
 Usage: `python -m tests.spark.connect_job ADDRESS BOOTSTRAP TOPIC FOLDER`
 """

@@ -1,4 +1,4 @@
-"""Write with secrets in the options, and save everything that Spark shows, in a process that test_secrets.py starts.
+"""A program that writes with secrets in the options, and saves everything that Spark shows. test_secrets.py starts it.
 
 `python -m tests.spark.secrets_job FOLDER` saves Spark's log at level DEBUG, the event log, the checkpoints and the UI's
 pages to FOLDER. There is no broker, so batch writes and streams with rows fail. Two other streams succeed because they

@@ -106,7 +106,7 @@ def test_documented_report_listener_watches_stream(spark: SparkSession, tmp_path
         query.processAllAvailable()
         wait_until(lambda: bool(seen))
         progress = next(progress for progress in query.recentProgress if progress["numInputRows"])
-        observed = progress["observedMetrics"]["handed over"]
+        observed = progress["observedMetrics"]["rows_to_kafka"]
         query.stop()
         spark.streams.removeListener(extra)
         topic = read_topic(broker.bootstrap_servers, "reports")

@@ -1,4 +1,4 @@
-"""Simulates a write to determine its load on the brokers, and how the load grows with tasks, partitions and brokers.
+"""Simulation of a write, which shows its load on the brokers and how it grows with tasks, partitions and brokers.
 
     python -m integration.benchmarks.scale --tasks 1000 --partitions 10000 --brokers 100
 

@@ -1,4 +1,4 @@
-"""Simulates a write of many tasks to many partitions on many brokers, with real producers, in virtual time.
+"""SimulatedWrite: a write of many tasks to many partitions on many brokers, with real producers, in virtual time.
 
 Tasks run in waves. At any time, `concurrent_tasks` tasks run, each in a slot of its own. When a task ends, the next one
 takes over its slot and its producer, as in a Spark worker. A task receives Arrow batches at `rows_per_second`, passes

@@ -1,4 +1,4 @@
-"""Runs many producers in virtual time: callers and senders take turns, and time passes only when none can continue.
+"""Turns: many producers in virtual time, whose callers and senders take turns. Time passes only when none can continue.
 
 A caller is a thread, like a task in a Spark worker. Only one caller or sender runs at any moment. When a caller would
 block (on memory, metadata or an acknowledgement), it gives the turn back and names the condition for which it waits.

@@ -1,4 +1,4 @@
-"""Create the client side of a SASL exchange, and obtain the bearer token for OAUTHBEARER."""
+"""Factory for the client side of SASL exchanges, and the bearer tokens for OAUTHBEARER."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parses the `sasl.*` options into a Login, which consists of a mechanism and its credentials.
+"""Login: a SASL mechanism and its credentials, parsed from the `sasl.*` options.
 
 A fault says what is wrong with one option. Its text is a predicate, such as "must not be empty.", because OptionFault
 puts the option's name before it. A placeholder with an option's name, such as {sasl.mechanism}, is replaced with the

@@ -1,4 +1,4 @@
-"""Parses the `ssl.*` options into a TlsConfig.
+"""Parser that turns the `ssl.*` options into a TlsConfig.
 
 A fault says what is wrong with one option. Its text is a predicate, such as "must be true or false.", because
 OptionFault puts the option's name before it. A placeholder such as {ssl.key.password} is replaced with the option's

@@ -1,4 +1,4 @@
-"""Splits a batch that the broker rejected as too large into smaller batches.
+"""Splitting of batches that the broker rejected as too large.
 
 The records are decoded to columns and encoded again. The smaller batches take over the age, the deadline, the producer
 identity and the memory of the original batch. The first one starts at the original's base sequence, and each of the

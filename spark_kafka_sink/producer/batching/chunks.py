@@ -1,4 +1,4 @@
-"""Splits the rows of a call into chunks of limited size, which are staged one at a time."""
+"""Chunks of limited size, into which the rows of a call are split, and which are staged one at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups staged rows by partition before they are encoded.
+"""Grouping of staged rows by partition before they are encoded.
 
 A stable sort of the partition numbers brings each partition's rows together and keeps them in order. Nothing else
 reorders rows. The columns themselves stay as they are: the encoder reads their rows in the sorted order. Single records

@@ -1,4 +1,4 @@
-"""Builds the exceptions for the futures of failed batches.
+"""Builders of the exceptions for the futures of failed batches.
 
 Each message states the cause and, if one is known, a remedy. If a batch is in doubt, which means that a broker may have
 stored it although the producer received no acknowledgement, `possibly_stored` is set on its error.

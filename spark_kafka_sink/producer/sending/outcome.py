@@ -1,4 +1,4 @@
-"""Decides what to do with a batch after an attempt to send it, in a pure function.
+"""The outcome of an attempt to send a batch (Done, Retry, Split or Fail), and the pure function that decides it.
 
     decide_outcome(facts about the batch, error code of the response) -> Done | Retry | Split | Fail
 

@@ -1,4 +1,4 @@
-"""Builds the produce request for one broker's batches, and parses the response for each of these batches.
+"""Builder of the produce request for one broker's batches, and parser of the response for each of these batches.
 
 If a request ends without a response (the connection was lost, or acks=0), each of its batches gets a PartitionResponse
 nevertheless.

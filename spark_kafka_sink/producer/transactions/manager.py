@@ -164,7 +164,7 @@ class TransactionManager:
             # So the next transaction needs a new epoch. In version 1, `begin` requests one if this flag is set. In
             # version 2, every transaction gets one.
             self._may_have_late_request = True
-            self._transaction = OpenTransaction(prepared.version, is_started=True)
+            self._transaction = OpenTransaction(prepared.version, is_started=True, is_shared=True)
             self._lifecycle.transition_to(_State.PREPARED)
 
     def begin(self, version: int | None) -> None:
@@ -231,12 +231,10 @@ class TransactionManager:
             self._lifecycle.ensure_in_transaction(PREPARE)
             transaction = self._require_transaction()
             if not transaction.is_started:
-                # There is no transition from IN_TRANSACTION to READY, so the empty transaction passes through
-                # COMMITTING.
-                self._lifecycle.transition_to(_State.COMMITTING)
                 self._complete_transaction()
                 return None
             self._lifecycle.transition_to(_State.PREPARED)
+            transaction.is_shared = True
             return TransactionIdentity(self.transactional_id, *self.id_and_epoch, transaction.version)
 
     def send_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: GroupMetadata) -> Operation:
@@ -245,7 +243,7 @@ class TransactionManager:
             self._lifecycle.ensure_in_transaction(SEND_OFFSETS)
             if not self._require_transaction().accepts_records:
                 raise self._lifecycle.build_ended_error(SEND_OFFSETS)
-            operation = Operation(SEND_OFFSETS)
+            operation = self._lifecycle.create_operation(SEND_OFFSETS)
             if offsets:
                 self._require_transaction().unwritten_offsets.append(GroupOffsets(group, dict(offsets), operation))
             else:
@@ -277,28 +275,29 @@ class TransactionManager:
 
         If a transaction is open, start aborting it. Otherwise, an operation may be pending from an earlier call.
 
-        If the transaction must stay open, nothing needs to finish (see `leaves_transaction_open`).
+        If the transaction must stay open, nothing needs to finish (see `OpenTransaction.must_stay_open`).
         """
         with self._lock:
+            transaction = self._transaction
+            if transaction is not None:
+                transaction.is_producer_closing = True
             if self.has_abortable_transaction:
                 self._lifecycle.discard_pending()
-                transaction = self._require_transaction()
-                transaction.is_ended_by_close = True
-                if transaction.must_stay_open:
-                    return None
+            if transaction is not None and transaction.must_stay_open:
+                return None
+            if self.has_abortable_transaction:
                 return self.abort()
             return self._lifecycle.pending_operation
 
     @property
     def leaves_transaction_open(self) -> bool:
-        """Whether the producer, which is being closed, does not end its transaction.
+        """Whether the producer, which is being closed, has a transaction that should have ended and has not.
 
-        A transaction of version 1 stays open if brokers may still store one of its failed batches. After EndTxn, they
-        could add the batch to the next transaction. At its timeout, or when the transactional id is initialized again,
-        the coordinator aborts the transaction under the next epoch, with which brokers reject the batch.
+        A prepared transaction is left to another process. After a fatal error, which is logged, the transaction may
+        belong to another producer.
         """
         with self._lock:
-            return self._transaction is not None and self._transaction.must_stay_open
+            return self._transaction is not None and self.state not in (_State.PREPARED, _State.FATAL_ERROR)
 
     def is_pending(self, call_name: str) -> bool:
         """Return whether a call of this method has begun an operation whose result no caller has read yet."""
@@ -437,7 +436,7 @@ class TransactionManager:
         with self._lock:
             if isinstance(request, EndTransaction):
                 required_state = _State.COMMITTING if request.commit else _State.ABORTING
-                if self.state is not required_state:
+                if self.state is not required_state or self._require_transaction().must_stay_open:
                     return False
             transaction = self._transaction
             if transaction is not None:
@@ -524,9 +523,10 @@ class TransactionManager:
             self.close(error)
 
     def close(self, error: KafkaSinkError) -> None:
-        """Fail all operations because the sender has ended."""
+        """Fail all operations, including those that begin later, because the sender has ended."""
         with self._lock:
-            self._lifecycle.finish_operation(self._warn_if_possibly_committed(error))
+            self._lifecycle.closing_error = self._warn_if_possibly_committed(error)
+            self._lifecycle.finish_operation(self._lifecycle.closing_error)
             if self._transaction is not None:
                 self._transaction.fail_offsets(error)
 
@@ -702,7 +702,8 @@ class TransactionManager:
     @property
     def _is_possibly_committed(self) -> bool:
         """Whether the coordinator may have committed the open transaction."""
-        return self._transaction is not None and self._transaction.unrejected_commit_count > 0
+        transaction = self._transaction
+        return transaction is not None and (transaction.is_shared or transaction.unrejected_commit_count > 0)
 
     def _warn_if_possibly_committed(self, error: KafkaSinkError) -> KafkaSinkError:
         """Return an error, with `possibly_stored` set if the coordinator may have committed the open transaction.

@@ -65,20 +65,27 @@ class OpenTransaction:
     """Whether the next transaction needs a new epoch, because a failed batch may have left sequence numbers missing."""
     has_late_batch: bool = False
     """Whether a batch has failed that brokers may still store (version 1)."""
-    is_ended_by_close: bool = False
+    is_producer_closing: bool = False
     """Whether the producer is being closed, which aborts the transaction unless it must stay open."""
     is_end_sent: bool = False
     """Whether EndTxn, the request that ends the transaction, was sent."""
     unrejected_commit_count: int = 0
     """Number of commit requests (EndTxn) that were sent and that the coordinator has not rejected. Unless it is 0, the
     coordinator may have committed the transaction."""
+    is_shared: bool = False
+    """Whether another process may end the transaction, too, because it is prepared."""
     accepts_records: bool = True
     """Whether records and offsets may still be added. False as soon as the transaction is being prepared."""
 
     @property
     def must_stay_open(self) -> bool:
-        """Whether the coordinator must end the transaction (see `TransactionManager.leaves_transaction_open`)."""
-        return self.is_ended_by_close and self.has_late_batch
+        """Whether the producer must not end the transaction, because it is being closed and a batch may come late.
+
+        A transaction of version 1 stays open if brokers may still store one of its failed batches. After EndTxn, they
+        could add the batch to the next transaction. At its timeout, or when the transactional id is initialized again,
+        the coordinator aborts the transaction under the next epoch, with which brokers reject the batch.
+        """
+        return self.is_producer_closing and self.has_late_batch and not self.is_end_sent
 
     def can_end_without_request(self, *, is_aborting: bool) -> bool:
         """Return whether no broker can know of the transaction, and nothing remains to be added to it.

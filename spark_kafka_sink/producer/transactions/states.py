@@ -4,7 +4,8 @@
     UNINITIALIZED    has no producer id yet                             INITIALIZING
     INITIALIZING     requests a producer id, or its next epoch          READY, UNINITIALIZED, PREPARED, ABORTABLE_ERROR
     READY            the next transaction may begin                     IN_TRANSACTION, INITIALIZING
-    IN_TRANSACTION   records may be sent                                COMMITTING, ABORTING, PREPARED, ABORTABLE_ERROR
+    IN_TRANSACTION   records may be sent                                COMMITTING, ABORTING, PREPARED, ABORTABLE_ERROR,
+                                                                        READY (prepared while empty)
     PREPARED         all records are acknowledged; stays open           COMMITTING, ABORTING, INITIALIZING
     COMMITTING       waits for the records, then for the coordinator    READY, INITIALIZING, ABORTABLE_ERROR
     ABORTING         waits for the coordinator                          READY, INITIALIZING
@@ -54,7 +55,10 @@ TRANSITIONS: dict[TransactionManagerState, frozenset[TransactionManagerState]] =
     # The state returns to UNINITIALIZED if a permission is missing; init_transactions() may then be repeated.
     _State.INITIALIZING: frozenset({_State.READY, _State.UNINITIALIZED, _State.PREPARED, _State.ABORTABLE_ERROR}),
     _State.READY: frozenset({_State.IN_TRANSACTION, _State.INITIALIZING}),
-    _State.IN_TRANSACTION: frozenset({_State.COMMITTING, _State.ABORTING, _State.PREPARED, _State.ABORTABLE_ERROR}),
+    # The next state is READY if an empty transaction is prepared, because nothing of it is left to end.
+    _State.IN_TRANSACTION: frozenset(
+        {_State.COMMITTING, _State.ABORTING, _State.PREPARED, _State.ABORTABLE_ERROR, _State.READY}
+    ),
     _State.PREPARED: frozenset({_State.COMMITTING, _State.ABORTING, _State.INITIALIZING}),
     _State.COMMITTING: frozenset({_State.READY, _State.INITIALIZING, _State.ABORTABLE_ERROR}),
     _State.ABORTING: frozenset({_State.READY, _State.INITIALIZING}),
@@ -151,6 +155,8 @@ class TransactionLifecycle:
         self.state = _State.UNINITIALIZED
         self.error: KafkaSinkError | None = None
         """The error that caused an error state. It is kept while the transaction is being aborted."""
+        self.closing_error: KafkaSinkError | None = None
+        """The error of operations that begin after the sender has ended; None until then."""
         self._operation: Operation | None = None
 
     def transition_to(self, next_state: TransactionManagerState) -> None:
@@ -191,8 +197,15 @@ class TransactionLifecycle:
         if name != ABORT or self.state is _State.FATAL_ERROR:
             self.raise_if_failed()
         begin()
-        self._operation = Operation(name)
+        self._operation = self.create_operation(name)
         return self._operation
+
+    def create_operation(self, name: str) -> Operation:
+        """Create an operation, which has already failed if the sender, which would execute it, has ended."""
+        operation = Operation(name)
+        if self.closing_error is not None:
+            operation.finish(self.closing_error)
+        return operation
 
     def finish_operation(self, error: KafkaSinkError | None = None) -> None:
         """Finish the current operation, if there is one.

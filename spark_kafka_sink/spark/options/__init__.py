@@ -1,4 +1,4 @@
-"""Parses the option strings of a write into a frozen, typed SinkOptions. One error reports all invalid options.
+"""The options of a write, parsed into a frozen, typed SinkOptions. One error reports all invalid options.
 
 table.py            lists the sink's options with their names, defaults, parsers and descriptions
 parse.py            parses all options of a write

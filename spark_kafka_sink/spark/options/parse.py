@@ -1,4 +1,4 @@
-"""Parses Spark's option strings into SinkOptions. One ConfigurationError reports all invalid options.
+"""Parser that turns Spark's option strings into SinkOptions. One ConfigurationError reports all invalid options.
 
 Spark passes option names in lowercase. In classic Spark, the methods that `register` installs pass them as the user
 wrote them. Messages show the documented name of a known option, and the name of an unknown option as it was passed.

@@ -1,4 +1,4 @@
-"""Sends OpenLineage events for a write if OpenLineage's Spark listener is configured.
+"""Hooks that send OpenLineage events for a write if OpenLineage's Spark listener is configured.
 
 Without its settings, a write makes only one extra call to the JVM, and `openlineage-python` is not imported.
 """

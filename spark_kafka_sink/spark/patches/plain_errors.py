@@ -1,4 +1,4 @@
-"""Makes `save` and `start` raise errors that are readable in a notebook: the message and its remedy.
+"""Errors of `save` and `start` that are readable in a notebook: the message and its remedy.
 
 An error on the driver is raised without this package's stack frames. When a task fails, Spark raises its own error,
 which contains our message between the worker's traceback and the job's stages. The wrapped methods raise our error

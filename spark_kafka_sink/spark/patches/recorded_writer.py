@@ -1,4 +1,4 @@
-"""Records the method calls of pyspark's writers.
+"""Recorded method calls of pyspark's writers, from which a writer can be rebuilt.
 
 A writer receives its format, options and mode through separate method calls, and classic Spark keeps them in the JVM.
 We need them to check a write before Spark plans it, and to rebuild the writer with fewer columns.

@@ -26,7 +26,9 @@ def documented_tests() -> dict[str, str]:
     """Return the code block that contains each test, by the name of the test."""
     pages = ("docs/testing.md", "docs/testing-faults.md", "docs/agents.md")
     examples = [block for page in pages for block in blocks(page)]
-    return {name: block for block in examples for name in re.findall(r"^def (test_\w+)", block, re.M)}
+    tests = [(name, block) for block in examples for name in re.findall(r"^def (test_\w+)", block, re.M)]
+    assert len(dict(tests)) == len(tests), "two examples have the same name"
+    return dict(tests)
 
 
 @pytest.mark.parametrize("name", documented_tests())
