@@ -187,7 +187,7 @@ def test_repeated_commit_after_close_reports_that_a_commit_that_was_not_sent_fai
     assert not raised.value.possibly_stored
 
 
-@BOTH
+@BOTH_VERSIONS
 @pytest.mark.parametrize("is_taken_over", [True, False])
 def test_prepared_transaction_may_have_been_committed_by_another_process(version: int, is_taken_over: bool) -> None:
     """The process that has committed it dies before it reports this, and the transactional id is initialized again."""
