@@ -19,7 +19,8 @@ from spark_kafka_sink.errors import OptionFault, option_placeholder
 _MIN_NAME_SIMILARITY = 0.66
 """Minimum similarity of a suggested name.
 
-Unrelated names, such as consumer.poll.timeout.ms and bootstrap.resolve.timeout.ms, reach 0.65.
+Unrelated names may be more similar, such as ssl.crl.location and ssl.keystore.location. The tables below therefore
+contain each name of another client that would otherwise lead to an unrelated option.
 """
 _PEM_TRUSTSTORE = "{ssl.truststore.location}, with {ssl.truststore.type} PEM"
 _PEM_KEYSTORE = "{ssl.keystore.location}, with {ssl.keystore.type} PEM: one file with the key and the certificates"
@@ -28,7 +29,16 @@ _JAAS_CONFIG = (
     'username="<user>" password="<password>"; and for SCRAM: '
     'org.apache.kafka.common.security.scram.ScramLoginModule required username="<user>" password="<password>";'
 )
+_OAUTHBEARER_LOGIN_MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
+_UNSECURED_TOKEN = (
+    f"{{sasl.jaas.config}}, for unsecured tokens: {_OAUTHBEARER_LOGIN_MODULE} "
+    'unsecuredLoginStringClaim_sub="<principal>";'
+)
+_TOKEN_CALLBACK = "{sasl.oauthbearer.token.callback}"
 _KERBEROS = "a ticket in the cache of the process (kinit), with {sasl.kerberos.service.name}"
+_NO_REVOCATION_LISTS = "not available: certificate revocation lists are not read"
+_RECEIVE_LIMIT = "not needed: responses of more than 100 MB are rejected"
+_CONSUMER_ONLY = "not needed: only consumers use it"
 _LOGGING = "Python's logging, logger spark_kafka_sink"
 
 LIBRDKAFKA_OPTIONS: dict[str, str] = {
@@ -45,17 +55,31 @@ LIBRDKAFKA_OPTIONS: dict[str, str] = {
     "compression.codec": "{compression.type}",
     "compression.level": "{compression.gzip.level}, {compression.lz4.level} or {compression.zstd.level}",
     "partitioner": "{partitioner.class}; the default partitioner does the same as murmur2_random",
+    "partitioner_cb": "not available as an option: pass partitioner= to KafkaProducer, or set the partition of each "
+    "record",
+    "interceptors": "not available as an option: pass interceptors= to KafkaProducer, or change the records before the "
+    "write",
+    "default.topic.config": "not needed: set the options in it like all others",
     "socket.timeout.ms": "{request.timeout.ms}",
     "socket.send.buffer.bytes": "{send.buffer.bytes}",
     "socket.receive.buffer.bytes": "{receive.buffer.bytes}",
+    "receive.message.max.bytes": _RECEIVE_LIMIT,
+    "reconnect.backoff.jitter.ms": "not needed: {reconnect.backoff.ms} and {reconnect.backoff.max.ms} have jitter",
+    "api.version.request.timeout.ms": "not needed: {request.timeout.ms} limits all requests",
     "topic.metadata.refresh.interval.ms": "{metadata.max.age.ms}",
     "enable.ssl.certificate.verification": "not needed: certificates are always verified",
     "ssl.ca.location": _PEM_TRUSTSTORE,
     "ssl.ca.pem": "{ssl.truststore.certificates}",
+    "ssl_ca": "{ssl.truststore.certificates}",
+    "ssl.crl.location": _NO_REVOCATION_LISTS,
+    "ssl.engine.location": "not available: engines of OpenSSL are not loaded",
+    "ssl.providers": "not available: only the default providers of OpenSSL are used",
     "ssl.certificate.location": _PEM_KEYSTORE,
     "ssl.certificate.pem": "{ssl.keystore.certificate.chain}",
     "ssl.key.location": _PEM_KEYSTORE,
     "ssl.key.pem": "{ssl.keystore.key}",
+    "ssl_certificate": "{ssl.keystore.certificate.chain}",
+    "ssl_key": "{ssl.keystore.key}",
     "sasl.mechanisms": "{sasl.mechanism}",
     "sasl.username": _JAAS_CONFIG,
     "sasl.password": _JAAS_CONFIG,
@@ -69,6 +93,16 @@ LIBRDKAFKA_OPTIONS: dict[str, str] = {
     "sasl.oauthbearer.grant.type": "{sasl.oauthbearer.jwt.retriever.class}, for the grant jwt-bearer "
     "org.apache.kafka.common.security.oauthbearer.JwtBearerJwtRetriever",
     "sasl.oauthbearer.method": "not needed: {sasl.oauthbearer.token.endpoint.url} selects the method",
+    "sasl.oauthbearer.extensions": f'{{sasl.jaas.config}}: {_OAUTHBEARER_LOGIN_MODULE} extension_<name>="<value>";',
+    "sasl.oauthbearer.config": _UNSECURED_TOKEN,
+    "enable.sasl.oauthbearer.unsecure.jwt": _UNSECURED_TOKEN,
+    "sasl.oauthbearer.metadata.authentication.type": f"{_TOKEN_CALLBACK}, a function that requests the token",
+    "oauthbearer_token_refresh_cb": _TOKEN_CALLBACK,
+    "oauth_cb": _TOKEN_CALLBACK,
+    "group.protocol": _CONSUMER_ONLY,
+    "session.timeout.ms": _CONSUMER_ONLY,
+    "fetch.error.backoff.ms": _CONSUMER_ONLY,
+    "fetch.queue.backoff.ms": _CONSUMER_ONLY,
     "debug": _LOGGING,
     "log_level": _LOGGING,
     "statistics.interval.ms": "not needed: call KafkaProducer.metrics()",
@@ -80,10 +114,16 @@ KAFKA_PYTHON_OPTIONS: dict[str, str] = {
     "ssl_certfile": _PEM_KEYSTORE,
     "ssl_keyfile": _PEM_KEYSTORE,
     "ssl_password": "{ssl.key.password}",
+    "ssl_crlfile": _NO_REVOCATION_LISTS,
+    "ssl_ciphers": "{ssl.cipher.suites}",
     "ssl_check_hostname": "{ssl.endpoint.identification.algorithm}",
     "sasl_plain_username": _JAAS_CONFIG,
     "sasl_plain_password": _JAAS_CONFIG,
-    "sasl_oauth_token_provider": "{sasl.oauthbearer.token.callback}",
+    "sasl_kerberos_name": "{sasl.kerberos.service.name}, without the name of a host",
+    "sasl_kerberos_domain_name": "not needed: the service of a broker has the name of the broker's host",
+    "sasl_oauth_token_provider": _TOKEN_CALLBACK,
+    "receive_message_max_bytes": _RECEIVE_LIMIT,
+    "bootstrap_timeout_ms": "{max.block.ms}",
     "api_version": "not needed: the client asks the brokers for their versions",
 }
 """The option to use here, or other advice, by kafka-python's option name."""

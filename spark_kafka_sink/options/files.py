@@ -22,8 +22,12 @@ _FILE_TYPES = (
     (stat.S_ISCHR, "a device"),
     (stat.S_ISBLK, "a device"),
 )
-_FILE_CONTENT_PATTERN = re.compile(r'-----BEGIN|[\r\n]|\{\s*"|^\s*[\["]|(?<![\w-])eyJ[\w-]*\.[\w-]*\.')
-"""PEM, text with several lines, JSON (an Avro schema may be an array or a string), or a JSON Web Token."""
+_FILE_CONTENT_PATTERN = re.compile(
+    r'-----BEGIN|[\r\n]|\{\s*"|^\s*\[\s*"[\w.]+"|(?<![\w-])eyJ[\w-]*\.[\w-]*\.|'
+    r'^\s*"(?:null|boolean|int|long|float|double|bytes|string)"\s*$'
+)
+"""PEM, text with several lines, JSON (an Avro schema may be an array or the name of a type), or a JSON Web Token."""
+_QUOTED_PATTERN = re.compile(r"""\s*(?P<quote>["'])(?P<path>.+)(?P=quote)\s*""")
 _ENCODED_CHARACTERS = r"A-Za-z0-9+/_=%:\s\\-"
 _ENCODED_CONTENT_PATTERN = re.compile(
     rf"(?<![{_ENCODED_CHARACTERS}])[{_ENCODED_CHARACTERS}]{{60,}}(?![{_ENCODED_CHARACTERS}]|(?:\.\w{{1,16}})+$)"
@@ -81,8 +85,11 @@ def build_unreadable_file_fault(
             f"content to a file and set the option to the path of the file{alternative}."
         )
         return OptionFault(option, text)
-    # Unlike `strerror`, the text of an OSError contains the path.
-    reason = getattr(error, "strerror", None) or error
+    if isinstance(error, FileNotFoundError) and _QUOTED_PATTERN.fullmatch(path):
+        reason: object = "it is in quotes. Remove the quotes"
+    else:
+        # Unlike `strerror`, the text of an OSError contains the path.
+        reason = getattr(error, "strerror", None) or error
     values = {"path": sanitize(path), "machine": machine, "reason": reason}
     return OptionFault(option, "is {path}, which cannot be read on {machine}: {reason}.", values)
 
@@ -94,8 +101,10 @@ def _is_file_content(value: str) -> bool:
     """
     if _FILE_CONTENT_PATTERN.search(value):
         return True
-    first_directory = Path(*Path(value).parts[: 2 if value.startswith("/") else 1])
-    return _ENCODED_CONTENT_PATTERN.search(value) is not None and not os.path.exists(first_directory)
+    quoted = _QUOTED_PATTERN.fullmatch(value)
+    path = quoted["path"] if quoted else value
+    first_directory = Path(*Path(path).parts[: 2 if path.startswith("/") else 1])
+    return _ENCODED_CONTENT_PATTERN.search(path) is not None and not os.path.exists(first_directory)
 
 
 def _check_file_type(mode: int, allow_pipe: bool) -> None:

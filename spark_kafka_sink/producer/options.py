@@ -22,6 +22,7 @@ from spark_kafka_sink.client.option_parsing import (
     parse_text,
 )
 from spark_kafka_sink.client.options import CLIENT_OPTIONS, CONNECTION_OPTIONS
+from spark_kafka_sink.network.security_options import SHADED_PACKAGE_PREFIX
 from spark_kafka_sink.options import Option, build_option_table
 
 _PARTITIONER_PACKAGE = "org.apache.kafka.clients.producer."
@@ -56,7 +57,8 @@ UNSUPPORTED_PARTITIONER_MESSAGE = (
 
 def _parse_partitioner_class(value: object) -> str:
     """Parse the class name of a Java partitioner, with or without its package. Return the name without its package."""
-    class_name = parse_text(value).removeprefix(_PARTITIONER_PACKAGE).removeprefix("internals.")
+    class_name = parse_text(value).removeprefix(SHADED_PACKAGE_PREFIX).removeprefix(_PARTITIONER_PACKAGE)
+    class_name = class_name.removeprefix("internals.")
     if class_name not in ("DefaultPartitioner", UNIFORM_STICKY_PARTITIONER, ROUND_ROBIN_PARTITIONER, ""):
         raise ValueError(f"{UNSUPPORTED_PARTITIONER_MESSAGE}; pass a Python callable as KafkaProducer(partitioner=...)")
     return class_name

@@ -30,6 +30,8 @@ _TOKEN_PATTERN = re.compile(
     | (?P<word>[^\s=;"']+)""",
     re.VERBOSE | re.DOTALL,
 )
+_QUOTES_REMEDY = "Put values that contain other characters than letters and digits into double quotes."
+"""The remedy for values with characters such as `=`, `;` or a quote, which have a meaning outside of quotes."""
 _ESCAPE_PATTERN = re.compile(r"\\(?:(?P<octal>[0-3][0-7]{0,2}|[4-7][0-7]?)|(?P<other>.))", re.DOTALL)
 _ESCAPED_CHARACTERS = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "a": "\a", "v": "\v"}
 """Java's escape sequences by the character after the backslash. Octal escapes are handled in `_unescape`."""
@@ -66,15 +68,17 @@ def parse_jaas_config(text: str) -> LoginModule:
         if token == ";":
             break
         if next(tokens, "") != "=":
-            raise _build_invalid_error(f"must have name=value pairs after {module_name} {control_flag}.")
+            raise _build_invalid_error(
+                f"must have name=value pairs after {module_name} {control_flag}. {_QUOTES_REMEDY}"
+            )
         value = next(tokens, "")
         if value in ("", "=", ";"):
-            raise _build_invalid_error("has a name without a value.")
+            raise _build_invalid_error(f"has a name without a value. {_QUOTES_REMEDY}")
         options[_unquote(token)] = _unquote(value)
     else:
         raise _build_invalid_error("must end with a semicolon.")
     if next(tokens, None) is not None:
-        raise _build_invalid_error("must have one login module only.")
+        raise _build_invalid_error(f"must have one login module only. {_QUOTES_REMEDY}")
     return LoginModule(module_name, options)
 
 
@@ -85,7 +89,7 @@ def _tokenize(text: str) -> list[str]:
     while position < len(text):
         match = _TOKEN_PATTERN.match(text, position)
         if match is None:
-            raise _build_invalid_error("has a quote that is not closed.")
+            raise _build_invalid_error(f"has a quote that is not closed. {_QUOTES_REMEDY}")
         if match.lastgroup is not None:
             tokens.append(match[0])
         position = match.end()

@@ -17,6 +17,7 @@ by position. With `valueFormat` or `keyFormat`, an encoder builds the value or t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
@@ -38,7 +39,7 @@ from pyspark.sql.types import (
     VarcharType,
 )
 
-from spark_kafka_sink.diagnostics.column_names import MAX_NAME_CHARACTERS, describe_columns
+from spark_kafka_sink.diagnostics.column_names import MAX_LISTED_COLUMNS, MAX_NAME_CHARACTERS, describe_columns
 from spark_kafka_sink.diagnostics.text import sanitize
 from spark_kafka_sink.errors import SchemaError
 from spark_kafka_sink.producer.column_plan import ColumnPlan
@@ -59,6 +60,8 @@ _EXPECTED_TYPES = {
 _NESTED_TYPES = (StructType, ArrayType, MapType)
 _SPATIAL_TYPES = (types.SpatialType,) if hasattr(types, "SpatialType") else ()
 """Geometry and geography, which Spark cannot cast to a string. Older versions do not have them."""
+_UNQUOTED_NAME_PATTERN = re.compile(r"(?!(?:null|true|false)$)[a-z_][a-z0-9_]*", re.IGNORECASE | re.ASCII)
+"""Names that Spark's SQL takes for columns even without backticks."""
 _TIMESTAMP_REMEDY = "; CAST(timestamp AS TIMESTAMP) if it is the record's time; otherwise, drop or rename the column"
 """Spark's own sink ignores this column, so jobs may have a column under this name that is not the record's time."""
 
@@ -88,7 +91,7 @@ def plan_columns(
         faults.append(
             "Required attribute 'value' not found"
             + _describe_case_mismatch("value", names)
-            + _suggest_value_column(names)
+            + _suggest_value_column(names, used_columns, has_encoder=bool(encoders))
         )
     column_faults = [_find_column_fault(name, schema) for name in used_columns]
     faults += [fault for fault in column_faults if fault is not None]
@@ -155,10 +158,14 @@ def _is_header_type(data_type: DataType) -> bool:
     )
 
 
-def _suggest_value_column(names: Sequence[str]) -> str:
+def _suggest_value_column(names: Sequence[str], record_columns: Sequence[str], *, has_encoder: bool) -> str:
     """Return the end of an error message about a missing column `value`.
 
-    The text lists the existing columns, and suggests renaming a similar one or building the value from all of them.
+    The text lists the existing columns, and suggests renaming a similar one or building the value from columns.
+
+    `names`: the names of all columns.
+    `record_columns`: the columns that become other fields of the record. The suggestion keeps them.
+    `has_encoder`: whether the key is encoded from columns. The suggestion then keeps all columns.
     """
     sanitized_names = [sanitize(name, MAX_NAME_CHARACTERS) for name in names]
     existing_columns = describe_columns(names)
@@ -170,7 +177,32 @@ def _suggest_value_column(names: Sequence[str]) -> str:
             f". {existing_columns} Did you mean '{similar_name}'? Rename it: "
             f'.withColumnRenamed("{similar_name}", "value")'
         )
-    return f'. {existing_columns} Create it, for instance from all columns: .selectExpr("to_json(struct(*)) AS value")'
+    value_columns = [name for name in names if name not in record_columns]
+    if not value_columns:
+        return f". {existing_columns} Add a column with the value."
+    if record_columns and _can_list_in_expression(value_columns):
+        source, struct_fields = "all other columns", ", ".join(map(_quote_if_needed, value_columns))
+    else:
+        source, struct_fields = "all columns", "*"
+    kept_columns = ["*"] if has_encoder else [name for name in names if name in record_columns]
+    expressions = [f'"{expression}"' for expression in (*kept_columns, f"to_json(struct({struct_fields})) AS value")]
+    return f". {existing_columns} Create it, for instance from {source}: .selectExpr({', '.join(expressions)})"
+
+
+def _can_list_in_expression(names: Sequence[str]) -> bool:
+    """Return whether an error message can list these columns in a SQL expression that Spark resolves.
+
+    The list must be short, each name must be shown unchanged within double quotes, and no two names may differ only in
+    case.
+    """
+    are_shown_unchanged = all(sanitize(name, MAX_NAME_CHARACTERS) == name and not {*name} & {*'"\\'} for name in names)
+    are_distinct = len({name.lower() for name in names}) == len(names)
+    return len(names) <= MAX_LISTED_COLUMNS and are_shown_unchanged and are_distinct
+
+
+def _quote_if_needed(name: str) -> str:
+    """Return the name as Spark's SQL expects it, in backticks if necessary."""
+    return name if _UNQUOTED_NAME_PATTERN.fullmatch(name) else "`" + name.replace("`", "``") + "`"
 
 
 def _suggest_conversion(name: str, data_type: DataType) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
+import kafka
 import pytest
 
 from spark_kafka_sink.client.option_suggestions import (
@@ -17,6 +19,9 @@ from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
 from spark_kafka_sink.producer.options import PRODUCER_OPTIONS
 
 KNOWN = {*PRODUCER_OPTIONS, *SECURITY_OPTIONS}
+LIBRDKAFKA_NAMES = Path(__file__).with_name("librdkafka_options.txt").read_text().split()
+"""All option names in librdkafka's CONFIGURATION.md."""
+OTHER_NAMES = {*LIBRDKAFKA_NAMES, *kafka.KafkaProducer.DEFAULT_CONFIG} - KNOWN
 
 
 @pytest.mark.parametrize("name", [*LIBRDKAFKA_OPTIONS, *KAFKA_PYTHON_OPTIONS])
@@ -26,6 +31,19 @@ def test_foreign_names_lead_to_supported_options(name: str) -> None:
     unsupported_names = {name for name, option in PRODUCER_OPTIONS.items() if option.unsupported_reason}
     unsupported_names |= {name for name, option in SECURITY_OPTIONS.items() if option.unsupported_reason}
     assert all(option in KNOWN and option not in unsupported_names for option in named)
+
+
+@pytest.mark.parametrize("name", sorted(OTHER_NAMES - {*LIBRDKAFKA_OPTIONS, *KAFKA_PYTHON_OPTIONS}))
+def test_suggests_no_option_that_is_only_similar_to_name_of_another_client(name: str) -> None:
+    java_name = name.replace("_", ".")
+    expected = f"Option names have dots here: {{{java_name}}}." if java_name in KNOWN else ""
+    assert suggest_option_name(name, KNOWN) == expected
+
+
+def test_suggests_complete_login_module_for_oauthbearer_extensions() -> None:
+    suggestion = suggest_option_name("sasl.oauthbearer.extensions", KNOWN)
+    module = 'org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required extension_<name>="<value>";'
+    assert suggestion == f"That is librdkafka's name; here it is {{sasl.jaas.config}}: {module}"
 
 
 def test_suggests_option_name() -> None:

@@ -134,6 +134,8 @@ def test_does_not_show_file_content_in_place_of_a_path(content: str) -> None:
         "." + 90 * "/",
         "/mnt/secrets/kafka_2.13/" + 20 * "production/" + "client.keystore.jks",
         "eyJ.pem",
+        "[/etc/ca.pem]",
+        '["/etc/ca.pem"]',
         "M",
         "/u3+7",
         "Material/" + 20 * "abc" + ".pem",
@@ -146,6 +148,26 @@ def test_does_not_show_file_content_in_place_of_a_path(content: str) -> None:
 def test_shows_path_of_unreadable_file(path: str) -> None:
     fault = build_unreadable_file_fault("valueSchemaFile", path, OSError(errno.EINVAL, "it is a pipe"), "this machine")
     assert fault.render() == f"valueSchemaFile is {path}, which cannot be read on this machine: it is a pipe."
+
+
+@pytest.mark.parametrize("quote", ['"', "'"])
+@pytest.mark.parametrize(
+    "path",
+    ["/etc/ca.pem", "ca.pem", "/tmp/" + 20 * "production/" + "client.truststore.jks", "/tmp/" + 20 * "production/"],
+)
+def test_tells_to_remove_quotes_around_missing_path(path: str, quote: str) -> None:
+    error = FileNotFoundError(errno.ENOENT, "No such file or directory")
+    fault = build_unreadable_file_fault("ssl.truststore.location", quote + path + quote, error, "the driver")
+    assert fault.render() == (
+        f"ssl.truststore.location is {quote}{path}{quote}, which cannot be read on the driver: it is in quotes. Remove "
+        "the quotes."
+    )
+
+
+def test_does_not_blame_quotes_in_name_of_existing_file() -> None:
+    error = PermissionError(errno.EACCES, "Permission denied")
+    fault = build_unreadable_file_fault("ssl.truststore.location", '"ca.pem"', error, "the driver")
+    assert fault.render().endswith("cannot be read on the driver: Permission denied.")
 
 
 def test_names_option_for_content_as_user_writes_it() -> None:

@@ -200,7 +200,9 @@ def test_uses_compression_level_of_selected_codec_only() -> None:
     assert parse_config(**{"compression.type": "snappy"}).compression_level is None
 
 
-@pytest.mark.parametrize("prefix", ["", "org.apache.kafka.clients.producer."])
+@pytest.mark.parametrize(
+    "prefix", ["", "org.apache.kafka.clients.producer.", "kafkashaded.org.apache.kafka.clients.producer."]
+)
 def test_javas_own_partitioners_are_known_by_name(prefix: str) -> None:
     assert parse_config(partitioner_class=prefix + "RoundRobinPartitioner").partitioner_class == "RoundRobinPartitioner"
     assert parse_config(partitioner_class=prefix + "UniformStickyPartitioner").partitioner_ignore_keys

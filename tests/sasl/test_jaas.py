@@ -66,5 +66,14 @@ def test_rejects_invalid_value_without_quoting_it(text: str, reason: str) -> Non
     assert "hush" not in str(caught.value)
 
 
+@pytest.mark.parametrize("password", ["ab;cd", "abcd==", "it's", "=ab", "a;", "a b"])
+def test_unquoted_password_with_special_character_leads_to_remedy(password: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        parse_jaas_config(f"{PLAIN} required username=alice password={password};")
+    assert str(caught.value).endswith(
+        " Put values that contain other characters than letters and digits into double quotes."
+    )
+
+
 def test_repr_omits_options() -> None:
     assert "hush" not in repr(parse_jaas_config(f"{PLAIN} required password=hush;"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+
 import pytest
 from pyspark.sql import SparkSession, types
 from pyspark.sql.functions import expr, lit
@@ -278,7 +280,19 @@ def find_remedies(**columns: DataType) -> dict[str, str]:
         ),
         (
             {"id": LongType(), "name": StringType()},
-            "The columns are id, name. Create it, for instance from all columns: ",
+            "The columns are id, name. Create it, for instance from all columns: "
+            '.selectExpr("to_json(struct(*)) AS value")',
+        ),
+        (
+            {"key": StringType(), "id": LongType(), "topic": StringType(), "a.b": LongType(), "true": LongType()},
+            # The option `topic` takes precedence, so this column is not the topic of the record.
+            "Create it, for instance from all other columns: "
+            '.selectExpr("key", "to_json(struct(id, topic, `a.b`, `true`)) AS value")',
+        ),
+        ({"key": StringType(), "partition": IntegerType()}, "The columns are key, partition. Add a column with the"),
+        (
+            {"key": StringType()} | {f"column_{number}" * 10: LongType() for number in range(30)},
+            'for instance from all columns: .selectExpr("key", "to_json(struct(*)) AS value")',
         ),
         ({"value": LongType()}, "; use CAST(value AS STRING)"),
         ({"value": StringType(), "key": IntegerType()}, "; use CAST(key AS STRING)"),
@@ -291,6 +305,34 @@ def test_schema_error_lists_columns_and_suggests_an_expression(columns: dict[str
         plan_columns(schema(**columns), "t")
     assert remedy in str(error_info.value)
     assert len(str(error_info.value)) < 2000
+
+
+@pytest.mark.parametrize("names", [["id", "Select", "user", "a b", "c`d.e", "null"], ["id", "ID"], ['a"b'], ["a\nb"]])
+@pytest.mark.parametrize("record_columns", [[], ["key", "topic", "partition", "headers", "timestamp"]])
+def test_spark_keeps_record_columns_in_suggested_value(
+    spark: SparkSession, names: list[str], record_columns: list[str]
+) -> None:
+    record_types = {
+        "partition": IntegerType(),
+        "timestamp": TimestampType(),
+        "headers": MapType(StringType(), BinaryType()),
+    }
+    columns = [StructField(name, LongType()) for name in names]
+    columns += [StructField(name, record_types.get(name, StringType())) for name in record_columns]
+    topic = None if "topic" in record_columns else "t"
+    frame = spark.createDataFrame([], StructType(columns))
+    with pytest.raises(SchemaError) as error_info:
+        plan_columns(frame.schema, topic)
+    expressions = ast.literal_eval(str(error_info.value).partition(".selectExpr")[2])
+    converted_frame = frame.selectExpr(*([expressions] if isinstance(expressions, str) else expressions))
+    assert converted_frame.columns == [*record_columns, "value"]
+    plan_columns(converted_frame.schema, topic)
+
+
+def test_suggested_value_keeps_columns_of_encoded_key() -> None:
+    with pytest.raises(SchemaError) as error_info:
+        plan_columns(schema(id=LongType(), partition=IntegerType()), "t", {"key": None})
+    assert '.selectExpr("*", "to_json(struct(id)) AS value")' in str(error_info.value)
 
 
 def test_reports_all_schema_faults_together() -> None:

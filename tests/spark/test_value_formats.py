@@ -135,6 +135,10 @@ def test_plan_can_be_pickled_to_the_tasks() -> None:
         ),
         ({"valueFormat": "avro", "valueSchemaFile": "/nowhere"}, "is /nowhere, which cannot be read on the driver"),
         (
+            {"valueFormat": "avro", "valueSchemaFile": "'/nowhere'"},
+            "Option 'valueSchemaFile' is '/nowhere', which cannot be read on the driver: it is in quotes. Remove the",
+        ),
+        (
             {"valueFormat": "avro", "valueSchemaFile": "/dev/zero"},
             "Option 'valueSchemaFile' is /dev/zero, which cannot be read on the driver: it is a device, not a regular",
         ),

@@ -32,7 +32,7 @@ from spark_kafka_sink.client.option_parsing import ParsedOptions, parse_option_v
 from spark_kafka_sink.client.option_suggestions import suggest_option_name
 from spark_kafka_sink.diagnostics.deferred_log import warn_once
 from spark_kafka_sink.errors import ConfigurationError, OptionFault, option_placeholder
-from spark_kafka_sink.formats.options import find_encoded_parts, has_registry_format, parse_format_options
+from spark_kafka_sink.formats.options import RECORD_PARTS, find_encoded_parts, has_registry_format, parse_format_options
 from spark_kafka_sink.formats.registry_options import parse_registry_options, suggest_for_serializers
 from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
 from spark_kafka_sink.options import Option
@@ -220,7 +220,8 @@ def _is_ignored(name: str, *, has_format: bool, has_registry: bool) -> bool:
     `has_format`: whether the value or the key has a format.
     `has_registry`: whether a format uses a schema registry. Options of Confluent's serializers are then rejected. If
     credentials among them were ignored, requests to the registry would be sent without them. An option that only names
-    the source of the credentials is ignored, because jobs set it together with the credentials.
+    the source of the credentials is ignored: jobs usually set it together with the credentials. If its value stands for
+    Kafka's own (SASL_INHERIT or SASL_OAUTHBEARER_INHERIT), requests to the registry are sent without credentials.
     """
     unprefixed_name = name.removeprefix(KAFKA_PREFIX)
     if _FOREIGN_OPTION_NAMES_BY_LOWERCASE.get(name) in SOURCE_OPTIONS or unprefixed_name in CONSUMER_OPTIONS:
@@ -241,22 +242,24 @@ def _find_unknown_options(sink_options: Mapping[str, str], spellings: Mapping[st
     prefix = TOPIC_CONFIG_PREFIX.lower()
     known_options = (*OPTION_NAMES_BY_LOWERCASE, *(f"{prefix}{name}" for name in extract_topic_configs(sink_options)))
     return [
-        _describe_unknown_option(name, spellings[name], sink_options[name])
+        _describe_unknown_option(name, sink_options[name], spellings)
         for name in sorted(sink_options)
         if name not in known_options
     ]
 
 
-def _describe_unknown_option(name: str, spelling: str, value: str) -> str:
+def _describe_unknown_option(name: str, value: str, spellings: Mapping[str, str]) -> str:
     """Return the error message for an unknown option. It names the most likely mistake.
 
     `name`: in lowercase.
-    `spelling`: the name to show.
+    `spellings`: the names to show, by lowercase name.
     """
+    spelling = spellings[name]
+    duplicate_advice = _advise_on_duplicate(name, spelling, spellings)
     if name == "path":
         return "Option 'path', from save(path), has no meaning for Kafka. To set the topic, use the topic option."
     if name in PRODUCER_OPTION_NAMES:
-        return f"Unknown option '{spelling}'. {_describe_missing_prefix(name, value)}"
+        return f"Unknown option '{spelling}'. {duplicate_advice or _describe_missing_prefix(name, value)}"
     if spelling in TABLE_AND_FILE_OPTIONS:
         return f"Option '{spelling}' is for tables or files and has no meaning for Kafka. Remove it."
     if spelling in ASYNC_PROGRESS_OPTIONS:
@@ -264,7 +267,21 @@ def _describe_unknown_option(name: str, spelling: str, value: str) -> str:
             f"Option '{spelling}' is not supported: Spark tracks progress asynchronously only for its own Kafka sink. "
             "Remove it."
         )
-    return f"Unknown option '{spelling}'. {_suggest_option(name, value)}"
+    return f"Unknown option '{spelling}'. {duplicate_advice or _suggest_option(name, value)}"
+
+
+def _advise_on_duplicate(name: str, spelling: str, spellings: Mapping[str, str]) -> str:
+    """Return advice to remove an unknown option that the user has also set under its correct name, else "".
+
+    If the user corrected the name instead, one of the two values would silently replace the other.
+
+    `name`: in lowercase, without the prefix `kafka.`.
+    """
+    dotted_name = name.replace("_", ".")
+    correct_name = KAFKA_PREFIX + dotted_name if dotted_name in PRODUCER_OPTION_NAMES else _find_sink_option(name)
+    if correct_name is None or correct_name.lower() not in spellings:
+        return ""
+    return f"'{correct_name}' is also set: remove '{spelling}'."
 
 
 def _describe_missing_prefix(name: str, value: str) -> str:
@@ -302,6 +319,9 @@ def _suggest_option(name: str, value: str) -> str:
     serializer_suggestion = suggest_for_serializers(name)
     if serializer_suggestion is not None:
         return SINK_OPTION_SPELLING.format_text(serializer_suggestion)
+    part_options = [OPTION_NAMES_BY_LOWERCASE.get(part + name.replace(".", "")) for part in RECORD_PARTS]
+    if None not in part_options:
+        return "Did you mean " + " or ".join(f"'{option}'" for option in part_options) + "?"
     similar_names = difflib.get_close_matches(name, OPTION_NAMES_BY_LOWERCASE, n=1, cutoff=_MIN_NAME_SIMILARITY)
     is_producer_option = name.replace("_", ".") in PRODUCER_OPTION_NAMES
     if similar_names and not is_producer_option:
@@ -430,19 +450,21 @@ def _parse_kafka_options(kafka_options: dict[str, str], spellings: Mapping[str, 
         for fault in error.unrendered_faults:
             name = fault.option if isinstance(fault, OptionFault) else ""
             if name in kafka_options and name not in PRODUCER_OPTION_NAMES:
-                spelling = spellings[f"{KAFKA_PREFIX}{name}"]
-                faults.append(_describe_unknown_kafka_option(name, spelling, kafka_options[name]))
+                faults.append(_describe_unknown_kafka_option(name, kafka_options[name], spellings))
             else:
                 faults.append(_render_kafka_fault(fault))
     return _ParsedKafkaOptions(producer_options, parsed_options, faults)
 
 
-def _describe_unknown_kafka_option(name: str, spelling: str, value: str) -> str:
+def _describe_unknown_kafka_option(name: str, value: str, spellings: Mapping[str, str]) -> str:
     """Return the error message for an option with the prefix `kafka.` that the producer does not have.
 
     `name`: in lowercase, without the prefix.
-    `spelling`: the name to show, with the prefix.
+    `spellings`: the names to show, by lowercase name with the prefix.
     """
+    spelling = spellings[f"{KAFKA_PREFIX}{name}"]
+    if duplicate_advice := _advise_on_duplicate(name, spelling, spellings):
+        return f"{spelling} is not an option of the Kafka producer. {duplicate_advice}"
     sink_option = _find_sink_option(name)
     if sink_option is not None:
         return (

@@ -104,5 +104,8 @@ _OPTIONS = (
     Option("queryName", None, parse_optional_text, "Spark's own option for streams; the sink ignores it"),
 )
 SINK_OPTIONS = build_option_table(_OPTIONS)
-OPTION_NAMES_BY_LOWERCASE = {name.lower(): name for name in SINK_OPTIONS}
-"""Option names by lowercase name, because Spark passes option names in lowercase."""
+OPTION_NAMES_BY_LOWERCASE = {name.lower(): name for name in SINK_OPTIONS if not name.endswith("*")}
+"""Option names by lowercase name, because Spark passes option names in lowercase.
+
+The entry `createTopic.config.*` stands for all topic settings, so it is not the name of an option.
+"""

@@ -53,7 +53,7 @@ def test_rejects_invalid_values(name: str, value: str, words: str) -> None:
     assert words in fault
 
 
-@pytest.mark.parametrize("name", ["createTopic.partitions", "createTopic.config.retention.ms"])
+@pytest.mark.parametrize("name", ["createTopic.partitions", "createTopic.config.retention.ms", "createTopic.config.*"])
 def test_rejects_option_without_effect(name: str) -> None:
     assert faults(GIVEN | {name: "3"}) == (f"Option '{name}' has no effect unless 'createTopic' is 'true'.",)
 

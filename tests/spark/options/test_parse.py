@@ -97,7 +97,7 @@ def test_rejects_prefix_of_sink_option(name: str) -> None:
     assert fault == f"kafka.{name} is not an option of the Kafka producer: use '{name}', without the prefix."
 
 
-@pytest.mark.parametrize("name", ["url", "basic.auth.user.info", "ssl.truststore.location"])
+@pytest.mark.parametrize("name", ["normalize.schemas", "basic.auth.user.info", "ssl.truststore.location"])
 def test_rejects_prefix_of_registry_option_if_a_format_uses_a_registry(name: str) -> None:
     """Otherwise, the option is ignored, as in Spark's own sink."""
     (fault,) = faults(REGISTRY_FORMAT | {f"kafka.schema.registry.{name}": "x"})

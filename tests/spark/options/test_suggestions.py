@@ -13,7 +13,7 @@ from tests.spark.options.test_parse import NEEDED, faults
 KAFKA_CALLBACK_HANDLER = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler"
 
 
-@pytest.mark.parametrize("name", PRODUCER_OPTION_NAMES)
+@pytest.mark.parametrize("name", sorted({*PRODUCER_OPTION_NAMES} - {"bootstrap.servers"}))
 def test_error_for_missing_prefix_suggests_only_options_that_can_be_set(name: str) -> None:
     option = PRODUCER_OPTIONS.get(name) or SECURITY_OPTIONS[name]
     is_rejected = bool(option.unsupported_reason) or name == "transactional.id"
@@ -74,6 +74,43 @@ def test_suggests_option_for_misspelt_name(name: str, suggestion: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "suggestion"),
+    [
+        ("format", "'valueFormat' or 'keyFormat'"),
+        ("columns", "'valueColumns' or 'keyColumns'"),
+        ("schema", "'valueSchema' or 'keySchema'"),
+        ("subject", "'valueSubject' or 'keySubject'"),
+        ("schemaName", "'valueSchemaName' or 'keySchemaName'"),
+        ("schema.file", "'valueSchemaFile' or 'keySchemaFile'"),
+        ("keySchemaFil", "'keySchemaFile'"),
+    ],
+)
+def test_suggests_options_of_value_and_key_for_name_without_part(name: str, suggestion: str) -> None:
+    (fault,) = faults(NEEDED | {name: "x"})
+    assert fault == f"Unknown option '{name}'. Did you mean {suggestion}?"
+
+
+@pytest.mark.parametrize(
+    ("name", "correct_name", "value"),
+    [
+        ("acks", "kafka.acks", "all"),
+        ("Acks", "kafka.acks", "all"),
+        ("linger_ms", "kafka.linger.ms", "5"),
+        ("kafka.linger_ms", "kafka.linger.ms", "5"),
+        ("kafka.topic", "topic", "t"),
+        ("Kafka.Topic", "topic", "t"),
+        ("kafka.createTopic.config.retention.ms", "createTopic.config.retention.ms", "5"),
+    ],
+)
+def test_tells_to_remove_option_that_is_also_set_under_its_correct_name(
+    name: str, correct_name: str, value: str
+) -> None:
+    (fault,) = faults(NEEDED | {"createTopic": "true", "topic": "t", name: "0", correct_name: value})
+    assert fault.endswith(f". '{correct_name}' is also set: remove '{name}'.")
+    assert "use '" not in fault
+
+
+@pytest.mark.parametrize(
     ("name", "rejected_name"),
     [
         ("kafka.value_serializer", "value.serializer"),
@@ -97,6 +134,12 @@ def test_suggestion_does_not_reject_accepted_default() -> None:
     assert fault.endswith(" Option names have dots here: kafka.enable.metrics.push.")
 
 
+@pytest.mark.parametrize("name", ["default.topic.config", "createTopic.configs", "createTopics.config.x"])
+def test_suggests_no_pattern_of_option_names(name: str) -> None:
+    (fault,) = faults(NEEDED | {name: "x"})
+    assert "createTopic.config.*" not in fault
+
+
 def test_rejects_unknown_option_without_similar_name() -> None:
     (fault,) = faults(NEEDED | {"zzzzzz": "1"})
     assert "Unknown option 'zzzzzz'" in fault
@@ -111,7 +154,7 @@ def test_rejects_unknown_option_without_similar_name() -> None:
         ("kafka.sasl_plain_password", "That is kafka-python's name; here it is kafka.sasl.jaas.config, for PLAIN: "),
         ("kafka.linger_ms", "Option names have dots here: kafka.linger.ms."),
         ("queue.buffering.max.ms", "here it is kafka.linger.ms."),
-        ("bootstrap_servers", "Option names have dots here: kafka.bootstrap.servers."),
+        ("compression_type", "Option names have dots here: kafka.compression.type."),
     ],
 )
 def test_suggests_kafka_option_for_name_of_another_client(name: str, advice: str) -> None:
