@@ -53,7 +53,7 @@ def rows(table: pa.Table) -> list[tuple[int, int, int, bytes | None, bytes | Non
     ]
 
 
-def test_a_real_broker_introduces_itself_and_its_cluster(kafka: KafkaCluster) -> None:
+def test_learns_cluster_id_leaders_versions_and_features(kafka: KafkaCluster) -> None:
     config = parse_client_config({"bootstrap.servers": kafka.bootstrap()})
     topic = create_topic(kafka.bootstrap(), partitions=3)
     metadata = create_metadata(config, system=SYSTEM)
@@ -77,7 +77,7 @@ def test_a_real_broker_introduces_itself_and_its_cluster(kafka: KafkaCluster) ->
         client.close()
 
 
-def test_a_real_broker_takes_every_version_of_api_versions_that_we_speak(kafka: KafkaCluster) -> None:
+def test_broker_accepts_every_supported_api_versions_version(kafka: KafkaCluster) -> None:
     with BlockingClient(parse_client_config({"bootstrap.servers": kafka.bootstrap()})) as client:
         topic = create_topic(kafka.bootstrap())
         client.wait_for_topic(topic)
@@ -85,19 +85,19 @@ def test_a_real_broker_takes_every_version_of_api_versions_that_we_speak(kafka: 
         assert node is not None
         for version in range(ApiVersionsRequest.VERSIONS.min, MIN_VERSION_WITH_ROUTING_CHECK):
             only = type(ApiVersionsRequest.VERSIONS)(version, version)
-            answer = send_to(
+            response = send_to(
                 client,
                 node,
                 ApiVersionsResponse,
                 ApiVersionsRequest(client_software_name="test", client_software_version="1.0"),
                 versions=only,
             )
-            assert answer.error_code == 0
-            assert len(answer.api_keys) > 10
+            assert response.error_code == 0
+            assert len(response.api_keys) > 10
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_what_librdkafka_wrote_is_read_as_it_reads_it(kafka: KafkaCluster, codec: str) -> None:
+def test_reads_records_of_librdkafka_with_each_codec(kafka: KafkaCluster, codec: str) -> None:
     topic = create_topic(kafka.bootstrap(), partitions=3)
     producer = Producer({"bootstrap.servers": kafka.bootstrap(), "compression.type": codec, "linger.ms": 20})
     for number in range(3_000):
@@ -114,7 +114,7 @@ def test_what_librdkafka_wrote_is_read_as_it_reads_it(kafka: KafkaCluster, codec
     assert set(table.column("timestampType").to_pylist()) == {0}
 
 
-def test_an_aborted_transaction_is_hidden_from_read_committed_alone(kafka: KafkaCluster) -> None:
+def test_only_read_committed_hides_aborted_transactions(kafka: KafkaCluster) -> None:
     topic = create_topic(kafka.bootstrap(), partitions=2)
     producer = Producer({"bootstrap.servers": kafka.bootstrap(), "transactional.id": f"tx-{topic}"})
     producer.init_transactions(WAIT_TIMEOUT_SECONDS)
@@ -139,7 +139,7 @@ def test_an_aborted_transaction_is_hidden_from_read_committed_alone(kafka: Kafka
     assert read_topic_table(kafka.bootstrap(), topic, isolation="read_uncommitted").num_rows == 200
 
 
-def test_an_open_transaction_ends_the_reading_before_it(kafka: KafkaCluster) -> None:
+def test_read_committed_stops_before_open_transaction(kafka: KafkaCluster) -> None:
     topic = create_topic(kafka.bootstrap())
     plain = Producer({"bootstrap.servers": kafka.bootstrap()})
     plain.produce(topic, value=b"before")
@@ -171,7 +171,7 @@ def security(kafka: KafkaCluster, listener: str, password: str = USERS["alice"])
 
 
 @pytest.mark.parametrize("listener", ["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"])
-def test_a_topic_is_read_through_every_kind_of_listener(kafka: KafkaCluster, listener: str) -> None:
+def test_reads_topic_with_each_security_protocol(kafka: KafkaCluster, listener: str) -> None:
     topic = create_topic(kafka.bootstrap())
     producer = Producer({"bootstrap.servers": kafka.bootstrap()})
     producer.produce(topic, value=b"hello")
@@ -181,7 +181,7 @@ def test_a_topic_is_read_through_every_kind_of_listener(kafka: KafkaCluster, lis
         assert reader.read(topic).column("value").to_pylist() == [b"hello"]
 
 
-def test_a_wrong_password_is_an_error_at_once_and_not_a_timeout(kafka: KafkaCluster) -> None:
+def test_wrong_password_fails_immediately_and_stays_secret(kafka: KafkaCluster) -> None:
     config = parse_client_config(security(kafka, "SASL_PLAINTEXT", password="not-this-one"))
     # A timeout would be another error, and come after an hour.
     with TopicReader(config, timeout_ms=3_600_000) as reader, pytest.raises(AuthenticationError) as failure:
@@ -189,14 +189,14 @@ def test_a_wrong_password_is_an_error_at_once_and_not_a_timeout(kafka: KafkaClus
     assert "not-this-one" not in str(failure.value)
 
 
-def test_a_listener_of_another_protocol_is_an_error_that_names_security_protocol(kafka: KafkaCluster) -> None:
+def test_error_for_listener_of_another_protocol_names_security_protocol(kafka: KafkaCluster) -> None:
     config = parse_client_config({"bootstrap.servers": kafka.bootstrap("SSL")})
     with TopicReader(config, timeout_ms=3_000) as reader, pytest.raises(MetadataTimeoutError) as failure:
         reader.read("any")
     assert "security.protocol" in str(failure.value)
 
 
-def test_a_topic_that_is_deleted_and_created_again_is_read_anew(kafka: KafkaCluster) -> None:
+def test_reads_recreated_topic(kafka: KafkaCluster) -> None:
     topic = create_topic(kafka.bootstrap(), partitions=2)
     with TopicReader(parse_client_config({"bootstrap.servers": kafka.bootstrap()})) as reader:
         assert reader.partitions(topic) == [0, 1]
@@ -219,9 +219,7 @@ def test_a_topic_that_is_deleted_and_created_again_is_read_anew(kafka: KafkaClus
         assert reader.read(topic).column("value").to_pylist() == [b"second life"]
 
 
-def test_a_topic_that_does_not_exist_is_not_created_by_looking(
-    kafka: KafkaCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_metadata_lookup_does_not_create_missing_topic(kafka: KafkaCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocking, "MAX_UNKNOWN_TOPIC_MS", 500)
     with TopicReader(parse_client_config({"bootstrap.servers": kafka.bootstrap()})) as reader:
         for _ in range(2):
@@ -229,7 +227,7 @@ def test_a_topic_that_does_not_exist_is_not_created_by_looking(
                 reader.partitions("no-such-topic")
 
 
-def test_a_broker_that_restarts_is_found_again(kafka: KafkaCluster) -> None:
+def test_reconnects_to_restarted_broker(kafka: KafkaCluster) -> None:
     topic = create_topic(kafka.bootstrap())
     producer = Producer({"bootstrap.servers": kafka.bootstrap()})
     producer.produce(topic, value=b"before")

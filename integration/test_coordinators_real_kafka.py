@@ -236,7 +236,7 @@ def read_entry(cluster: KafkaCluster, prefix: str) -> tuple[EntryState, Batch]:
     return entry.state, entry.batch
 
 
-def test_ids_aborted_as_in_version_1_can_be_reused_at_once(
+def test_ids_aborted_as_in_version_1_can_be_reused_immediately(
     kafka3: KafkaCluster, limits: StepLimits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The transaction timeout stays long: a coordinator waits that long for the other brokers to store an id's record.

@@ -29,7 +29,7 @@ def options(kafka: KafkaCluster, topic: str, **overrides: str) -> dict[str, str]
     return options | {name.replace("__", "."): value for name, value in overrides.items()}
 
 
-def test_a_topic_is_made_once_and_compared_afterwards(
+def test_creates_topic_once_and_compares_it_afterwards(
     kafka: KafkaCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = f"made-{uuid.uuid4().hex[:8]}"
@@ -56,7 +56,7 @@ def test_a_topic_is_made_once_and_compared_afterwards(
         ({"createTopic__config__no__such__setting": "1"}, r"INVALID_CONFIG(?s:.*)Correct the setting"),
     ],
 )
-def test_what_kafka_refuses_is_said_before_the_first_task(
+def test_preflight_reports_topic_settings_that_broker_rejects(
     kafka: KafkaCluster, overrides: dict[str, str], message: str, checks: str
 ) -> None:
     with pytest.raises(PreflightError, match=message):

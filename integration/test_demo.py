@@ -26,7 +26,7 @@ def demo(*arguments: str) -> str:
 
 
 @pytest.mark.needs("kafka")
-def test_the_demo_writes_reads_back_and_says_where_everything_is(kafka: KafkaCluster) -> None:
+def test_demo_verifies_rows_and_names_its_topic(kafka: KafkaCluster) -> None:
     output = demo("--bootstrap-server", kafka.bootstrap())
     assert f"{ROWS + OF_THE_STREAM:,} rows in " in output
     assert ": 0 missing, 0 duplicated" in output

@@ -54,7 +54,7 @@ def assert_in_order(records: list[StoredRecord]) -> None:
     assert all(of_key == sorted(of_key) for of_key in numbers.values())
 
 
-def test_by_partition_rows_are_where_sparks_own_sink_puts_them_and_those_of_a_key_in_order(
+def test_partition_distribution_matches_sparks_sink_and_orders_rows_of_key(
     rows: DataFrame, kafka: KafkaCluster
 ) -> None:
     """Compare with Spark's own sink, which writes with the Java client."""

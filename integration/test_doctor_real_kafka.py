@@ -81,9 +81,7 @@ def can_write(kafka: KafkaCluster, user: str, topic: str) -> bool:
     return True
 
 
-def test_doctor_finds_each_missing_right_by_itself_and_a_real_write_confirms_it(
-    strict_kafka: KafkaCluster, capsys: Output
-) -> None:
+def test_doctor_reports_each_missing_permission_as_a_write_does(strict_kafka: KafkaCluster, capsys: Output) -> None:
     kafka, topic = strict_kafka, create_topic(strict_kafka.bootstrap())
     command_arguments = [*login("bob"), "--topic", topic, "--transactional-id", f"{PREFIX}1"]
     rights = (f"topic {topic}", "idempotent write", "transactions")
@@ -124,7 +122,7 @@ def test_doctor_finds_each_missing_right_by_itself_and_a_real_write_confirms_it(
     assert "metadata.version" in checks["versions"]["detail"]
 
 
-def test_trying_the_rights_leaves_nothing_behind(strict_kafka: KafkaCluster, capsys: Output) -> None:
+def test_permission_checks_leave_no_transactional_id(strict_kafka: KafkaCluster, capsys: Output) -> None:
     kafka, topic = strict_kafka, create_topic(strict_kafka.bootstrap())
     status, _ = doctor(capsys, kafka.bootstrap(), "--topic", topic, "--transactional-id", "never-used")
     assert status == 0
@@ -132,7 +130,7 @@ def test_trying_the_rights_leaves_nothing_behind(strict_kafka: KafkaCluster, cap
     assert "never-used" not in kafka.run_tool(kafka_transactions, "--bootstrap-server", kafka.bootstrap(), "list")
 
 
-def test_a_wrong_password_is_named_and_not_shown(strict_kafka: KafkaCluster, capsys: Output) -> None:
+def test_reports_wrong_password_without_showing_it(strict_kafka: KafkaCluster, capsys: Output) -> None:
     status, checks = doctor(capsys, strict_kafka.bootstrap("SASL_PLAINTEXT"), *login("bob", "not-this-one"))
     assert (status, checks["security"]["outcome"]) == (1, "failed")
     assert "not-this-one" not in json.dumps(checks)
@@ -146,7 +144,7 @@ def test_a_wrong_password_is_named_and_not_shown(strict_kafka: KafkaCluster, cap
         ("EXPIRED", "ca.pem", {"failed"}, "has expired: renew it on the broker"),
     ],
 )
-def test_certificates_are_shown_with_what_is_wrong_with_them(
+def test_shows_certificates_and_their_problems(
     strict_kafka: KafkaCluster, capsys: Output, listener: str, authority: str, outcome: set[str], message: str
 ) -> None:
     servers = strict_kafka.bootstrap(listener)
@@ -158,7 +156,7 @@ def test_certificates_are_shown_with_what_is_wrong_with_them(
     assert status == (1 if "failed" in outcome else 0)
 
 
-def test_a_plaintext_client_at_a_tls_listener_gets_a_hint_at_the_protocol(
+def test_doctor_names_security_protocol_for_plaintext_client_of_tls_listener(
     strict_kafka: KafkaCluster, capsys: Output
 ) -> None:
     status, checks = doctor(capsys, strict_kafka.bootstrap("SSL"))
@@ -167,9 +165,7 @@ def test_a_plaintext_client_at_a_tls_listener_gets_a_hint_at_the_protocol(
     assert "security.protocol" in failed
 
 
-def test_lines_go_in_by_produce_and_come_out_by_cat_as_librdkafka_sees_them(
-    strict_kafka: KafkaCluster, tmp_path: Path
-) -> None:
+def test_produce_writes_lines_and_cat_prints_them(strict_kafka: KafkaCluster, tmp_path: Path) -> None:
     from integration.support.librdkafka import read_topic
 
     bootstrap = strict_kafka.bootstrap()
@@ -190,9 +186,7 @@ def test_lines_go_in_by_produce_and_come_out_by_cat_as_librdkafka_sees_them(
     assert sorted(shown) == sorted(line.replace(b"=", b"\t") + b"\tfrom=shell" for line in lines)
 
 
-def test_an_open_transaction_is_listed_and_aborted_as_kafkas_own_tool_sees_it(
-    strict_kafka: KafkaCluster, capsys: Output
-) -> None:
+def test_lists_and_aborts_open_transaction_like_kafkas_tool(strict_kafka: KafkaCluster, capsys: Output) -> None:
     kafka, topic = strict_kafka, create_topic(strict_kafka.bootstrap())
     prefix, servers = "pykafka-left-over", ["--bootstrap-server", strict_kafka.bootstrap()]
     config = parse_client_config({"bootstrap.servers": kafka.bootstrap()})
@@ -221,9 +215,7 @@ def _find_transaction_line(kafka: KafkaCluster, name: str) -> str:
     return next(line for line in acls if line.startswith(name))
 
 
-def test_passes_first_epoch_of_exactly_once_write_also_when_it_runs_again(
-    strict_kafka: KafkaCluster, capsys: Output, tmp_path: Path
-) -> None:
+def test_first_epoch_check_passes_repeatedly(strict_kafka: KafkaCluster, capsys: Output, tmp_path: Path) -> None:
     pytest.importorskip("pyspark")
     conf = tmp_path / "options"
     conf.write_text("topic=none-yet\ndeliveryGuarantee=exactly-once\ntransactionalIdPrefix=first-epoch\n")

@@ -123,7 +123,7 @@ def assert_found(message: str, sentence: str) -> None:
 
 
 @pytest.mark.parametrize("mistake", ON_THE_DRIVER)
-def test_what_the_driver_says_is_on_the_page(cluster: KafkaCluster, unused_port: int, mistake: str) -> None:
+def test_page_contains_errors_of_driver(cluster: KafkaCluster, unused_port: int, mistake: str) -> None:
     listener, sentence, options = ON_THE_DRIVER[mistake]
     client_options = {"bootstrap.servers": cluster.bootstrap(listener), **options(cluster)}
     client_options["bootstrap.servers"] = client_options["bootstrap.servers"].replace("{unused}", str(unused_port))
@@ -133,7 +133,7 @@ def test_what_the_driver_says_is_on_the_page(cluster: KafkaCluster, unused_port:
     )
 
 
-def test_a_topic_that_is_not_there_is_on_the_page_and_the_one_that_is_meant_in_the_words(cluster: KafkaCluster) -> None:
+def test_page_contains_error_of_missing_topic_with_suggestion(cluster: KafkaCluster) -> None:
     client_options = {"kafka.bootstrap.servers": cluster.bootstrap(), "topic": "ordres"}
     message = read_error_text(lambda: check_and_plan_write(client_options, VALUE))
     assert_found(message, "does not exist")
@@ -168,7 +168,7 @@ IN_A_TASK: dict[str, tuple[str, dict[str, str], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("mistake", IN_A_TASK)
-def test_what_a_task_says_is_on_the_page(cluster: KafkaCluster, mistake: str) -> None:
+def test_page_contains_errors_of_task(cluster: KafkaCluster, mistake: str) -> None:
     sentence, options, record = IN_A_TASK[mistake]
     with KafkaProducer(options | {"bootstrap.servers": cluster.bootstrap()}) as producer:
         assert_found(read_error_text(lambda: producer.send(**record).result()), sentence)
@@ -183,7 +183,7 @@ def try_to_send(producer: KafkaProducer) -> bool:
     return True
 
 
-def test_what_is_said_of_a_broker_that_is_suspended_while_records_are_written_is_on_the_page(
+def test_page_contains_error_of_suspended_broker(
     cluster: KafkaCluster,
 ) -> None:
     with KafkaProducer(SHORT_TIMEOUTS | {"bootstrap.servers": cluster.bootstrap()}) as producer:

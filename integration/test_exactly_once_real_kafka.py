@@ -163,9 +163,9 @@ def test_names_decided_transaction_that_brokers_aborted(query: Query) -> None:
 
 def test_rejects_log_with_delete_policy_before_the_first_row(query: Query, cluster: KafkaCluster) -> None:
     log = create_topic(cluster.bootstrap(), cleanup_policy="compact,delete")
-    refused = rf"nothing was written: topic {log}, .* cleanup.policy=compact,delete\."
+    message = rf"nothing was written: topic {log}, .* cleanup.policy=compact,delete\."
     delivery = replace(query.delivery, options=ExactlyOnceOptions(log_topic=log))
-    with Driver(delivery) as driver, pytest.raises(PreflightError, match=refused):
+    with Driver(delivery) as driver, pytest.raises(PreflightError, match=message):
         driver.begin(query.name)
 
 

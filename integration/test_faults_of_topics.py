@@ -143,7 +143,7 @@ def test_16_writes_each_record_once_after_broker_removed_producer_state(strict_k
     assert numbers == list(range(500, RECORDS))
 
 
-def test_16_broker_forgets_producer_by_timestamps_of_its_records(strict_kafka: KafkaCluster) -> None:
+def test_16_broker_expires_producer_by_record_timestamps(strict_kafka: KafkaCluster) -> None:
     """Brokers compare timestamps of records with producer.id.expiration.ms, not the times at which they were written.
 
     This is why rule 1 starts over after records with old timestamps.
@@ -179,7 +179,7 @@ def test_18_revoked_permission_fails_only_its_topic(kafka: KafkaCluster) -> None
         assert allowed_future.result(RESULT_SECONDS).rows_written == RECORDS - HALF
 
 
-def test_19_fails_at_once_with_invalid_credentials_and_hides_them(kafka: KafkaCluster) -> None:
+def test_19_fails_immediately_with_invalid_credentials_and_hides_them(kafka: KafkaCluster) -> None:
     topic = create_topic(kafka.bootstrap())
     # A timeout would raise another error, and only after an hour.
     timeouts = {"max.block.ms": HOUR_MS, "delivery.timeout.ms": HOUR_MS}

@@ -75,9 +75,7 @@ def brokers(version: int, kafka3: KafkaCluster) -> Iterator[KafkaCluster]:
 
 
 @pytest.mark.parametrize("victim", [BOTH, LEADER, COORDINATOR] if SOAK else [BOTH])
-def test_1_and_22_commits_transactions_although_leader_and_coordinator_die_before_each_step(
-    brokers: KafkaCluster, victim: str
-) -> None:
+def test_1_and_22_commits_despite_killed_leader_and_coordinator(brokers: KafkaCluster, victim: str) -> None:
     transactional_id = f"id-{uuid.uuid4().hex[:8]}"
     if victim == BOTH:
         topic = create_topic_with_leader(brokers, find_coordinator(brokers, transactional_id))

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.needs("kafka")
 PARTITIONS = 7
 
 
-def test_every_key_goes_to_the_partition_that_a_real_java_producer_chooses(kafka: KafkaCluster) -> None:
+def test_assigns_keys_to_same_partitions_as_java_producer(kafka: KafkaCluster) -> None:
     java_topic, our_topic = (
         create_topic(kafka.bootstrap(), partitions=PARTITIONS, for_java_producer=True) for _ in range(2)
     )

@@ -49,7 +49,7 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 NEEDS_3_0 = "Exactly-once delivery requires Kafka 3.0 or newer"
 
 
-OF_TODAY = [
+TESTED_VERSIONS = [
     (version, transactions)
     for version in (VERSIONS if SOAK else (OLDEST, NEWEST))
     for transactions in (version.transactions if SOAK else version.transactions[-1:])
@@ -57,16 +57,20 @@ OF_TODAY = [
 """Tested versions of Kafka, each with the transaction version with which its storage is formatted."""
 
 
-def on(*brokers: tuple[KafkaVersion, int]) -> pytest.MarkDecorator:
+def parametrize_broker(*brokers: tuple[KafkaVersion, int]) -> pytest.MarkDecorator:
     names = [f"kafka-{version}-transactions-{transactions}" for version, transactions in brokers]
     return pytest.mark.parametrize("broker", brokers, ids=names, indirect=True)
 
 
-on_each = on(*OF_TODAY)
-on_those_that_list = on(*(case for case in OF_TODAY if case[0].describes_transactions))
-on_those_that_cannot = on(*(case for case in OF_TODAY if not case[0].describes_transactions))
+with_each_version = parametrize_broker(*TESTED_VERSIONS)
+with_versions_that_list_transactions = parametrize_broker(
+    *(case for case in TESTED_VERSIONS if case[0].describes_transactions)
+)
+with_versions_without_transaction_lists = parametrize_broker(
+    *(case for case in TESTED_VERSIONS if not case[0].describes_transactions)
+)
 """Versions whose brokers cannot describe transactions, which exactly-once writes require."""
-on_those_without_exactly_once_tests = on_each if SOAK else on_those_that_cannot
+with_versions_of_smoke_tests = with_each_version if SOAK else with_versions_without_transaction_lists
 """Versions for the tests of other guarantees. On the others, the short run writes the same rows exactly once."""
 
 
@@ -81,7 +85,7 @@ def numbers(broker: KafkaOfVersion, topic: str, isolation: str = "read_committed
     return Counter(int(record.value or b"") for record in read_topic(broker.bootstrap(), topic, isolation=isolation))
 
 
-def each_once(rows: int = ROWS) -> Counter[int]:
+def count_each_row_once(rows: int = ROWS) -> Counter[int]:
     return Counter(range(rows))
 
 
@@ -118,7 +122,7 @@ def command(output: Output, broker: KafkaOfVersion, name: str, *arguments: str) 
 # --- connections
 
 
-@on((NEWEST, NEWEST.transactions[-1]))
+@parametrize_broker((NEWEST, NEWEST.transactions[-1]))
 @pytest.mark.parametrize(
     ("cluster_id", "node_id", "error_code"),
     [
@@ -128,7 +132,7 @@ def command(output: Output, broker: KafkaOfVersion, name: str, *arguments: str) 
         (CLUSTER_ID, -1, error_codes.INVALID_REQUEST),
     ],
 )
-def test_broker_rejects_connection_that_was_meant_for_another_cluster_or_node(
+def test_broker_rejects_connection_for_another_cluster_or_node(
     broker: KafkaOfVersion, cluster_id: str, node_id: int, error_code: int
 ) -> None:
     topic = create_topic(broker.bootstrap())
@@ -144,19 +148,19 @@ def test_broker_rejects_connection_that_was_meant_for_another_cluster_or_node(
 # --- the producer
 
 
-@on_each
+@with_each_version
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_producer_writes_with_each_codec_what_librdkafka_reads(broker: KafkaOfVersion, codec: str) -> None:
+def test_librdkafka_reads_records_of_producer_with_each_codec(broker: KafkaOfVersion, codec: str) -> None:
     topic = create_topic(broker.bootstrap(), partitions=3)
     config = {"bootstrap.servers": broker.bootstrap(), "compression.type": codec}
     with KafkaProducer(config) as producer:
         values = [str(number).encode() for number in range(ROWS)]
         producer.send_columns(topic, RecordColumns(pa.array(values), pa.array(values))).result().raise_for_failures()
-    assert numbers(broker, topic) == each_once()
+    assert numbers(broker, topic) == count_each_row_once()
 
 
-@on_each
-def test_a_transactional_producer_commits_and_aborts(broker: KafkaOfVersion) -> None:
+@with_each_version
+def test_transactional_producer_commits_and_aborts(broker: KafkaOfVersion) -> None:
     topic = create_topic(broker.bootstrap(), partitions=3)
     with KafkaProducer({"bootstrap.servers": broker.bootstrap(), "transactional.id": topic}) as producer:
         producer.init_transactions()
@@ -172,8 +176,8 @@ def test_a_transactional_producer_commits_and_aborts(broker: KafkaOfVersion) -> 
     assert numbers(broker, topic, "read_uncommitted") == {0: 1, 1: 1, 2: 1}
 
 
-@on_each
-def test_a_transactional_producer_commits_offsets_of_a_group(broker: KafkaOfVersion) -> None:
+@with_each_version
+def test_transactional_producer_commits_offsets_of_a_group(broker: KafkaOfVersion) -> None:
     topic = create_topic(broker.bootstrap())
     with KafkaProducer({"bootstrap.servers": broker.bootstrap(), "transactional.id": topic}) as producer:
         producer.init_transactions()
@@ -191,52 +195,50 @@ def test_a_transactional_producer_commits_offsets_of_a_group(broker: KafkaOfVers
 # --- Spark
 
 
-@on_those_without_exactly_once_tests
-def test_a_batch_job_writes_each_row(spark: SparkSession, broker: KafkaOfVersion) -> None:
+@with_versions_of_smoke_tests
+def test_batch_job_writes_each_row(spark: SparkSession, broker: KafkaOfVersion) -> None:
     topic = create_topic(broker.bootstrap(), partitions=3)
     save(spark, broker, topic, {})
-    assert numbers(broker, topic) == each_once()
+    assert numbers(broker, topic) == count_each_row_once()
 
 
-@on_those_without_exactly_once_tests
-def test_a_stream_writes_each_row(spark: SparkSession, broker: KafkaOfVersion, tmp_path: Path) -> None:
+@with_versions_of_smoke_tests
+def test_stream_writes_each_row(spark: SparkSession, broker: KafkaOfVersion, tmp_path: Path) -> None:
     topic = create_topic(broker.bootstrap(), partitions=3)
     stream(spark, broker, topic, tmp_path, {})
-    assert numbers(broker, topic) == each_once()
+    assert numbers(broker, topic) == count_each_row_once()
 
 
-@on_those_that_list
-def test_a_batch_job_writes_exactly_once_and_its_key_is_known(spark: SparkSession, broker: KafkaOfVersion) -> None:
+@with_versions_that_list_transactions
+def test_batch_job_with_idempotency_key_writes_once_in_two_runs(spark: SparkSession, broker: KafkaOfVersion) -> None:
     topic = create_topic(broker.bootstrap(), partitions=3)
     for _ in range(2):
         save(spark, broker, topic, EXACTLY_ONCE | {"idempotencyKey": topic})
-    assert numbers(broker, topic) == each_once()
-    assert numbers(broker, topic, "read_uncommitted") == each_once()
+    assert numbers(broker, topic) == count_each_row_once()
+    assert numbers(broker, topic, "read_uncommitted") == count_each_row_once()
 
 
-@on_those_that_list
-def test_a_stream_writes_exactly_once_in_both_of_its_starts(
-    spark: SparkSession, broker: KafkaOfVersion, tmp_path: Path
-) -> None:
+@with_versions_that_list_transactions
+def test_stream_writes_exactly_once_across_restart(spark: SparkSession, broker: KafkaOfVersion, tmp_path: Path) -> None:
     topic = create_topic(broker.bootstrap(), partitions=3)
     stream(spark, broker, topic, tmp_path, EXACTLY_ONCE)
-    assert numbers(broker, topic) == each_once()
+    assert numbers(broker, topic) == count_each_row_once()
 
 
-@on_those_that_cannot
-@pytest.mark.parametrize("look", ["true", "false"])
-def test_exactly_once_is_refused_by_name_before_anything_is_made(
-    spark: SparkSession, broker: KafkaOfVersion, tmp_path: Path, look: str
+@with_versions_without_transaction_lists
+@pytest.mark.parametrize("check_connection", ["true", "false"])
+def test_rejects_exactly_once_before_it_creates_the_decision_log(
+    spark: SparkSession, broker: KafkaOfVersion, tmp_path: Path, check_connection: str
 ) -> None:
     """Batch writes and streams fail. With checkConnection=false, the planning worker detects the version."""
     topic = create_topic(broker.bootstrap(), partitions=3)
-    options = EXACTLY_ONCE | {"checkConnection": look}
-    error = PreflightError if look == "true" else Exception
+    options = EXACTLY_ONCE | {"checkConnection": check_connection}
+    error = PreflightError if check_connection == "true" else Exception
     with pytest.raises(error, match=NEEDS_3_0):
         save(spark, broker, topic, options)
     with pytest.raises(error, match=NEEDS_3_0):
         stream(spark, broker, topic, tmp_path, options)
-    assert (tmp_path / "checkpoint").exists() == (look == "false")
+    assert (tmp_path / "checkpoint").exists() == (check_connection == "false")
     assert numbers(broker, topic) == {}
     assert DECISION_LOG_TOPIC not in list_topics(broker)
 
@@ -244,8 +246,8 @@ def test_exactly_once_is_refused_by_name_before_anything_is_made(
 # --- the command line
 
 
-@on_each
-def test_the_doctor_finds_nothing_to_complain_of(broker: KafkaOfVersion, capsys: Output) -> None:
+@with_each_version
+def test_doctor_passes(broker: KafkaOfVersion, capsys: Output) -> None:
     topic = create_topic(broker.bootstrap())
     status, document = command(capsys, broker, "doctor", "--topic", topic, "--transactional-id", "an-id")
     assert status == 0, document
@@ -254,10 +256,8 @@ def test_the_doctor_finds_nothing_to_complain_of(broker: KafkaOfVersion, capsys:
     assert set(outcomes.values()) == {"passed"}
 
 
-@on_those_that_cannot
-def test_the_doctor_refuses_what_the_driver_of_spark_would(
-    broker: KafkaOfVersion, capsys: Output, tmp_path: Path
-) -> None:
+@with_versions_without_transaction_lists
+def test_doctor_rejects_exactly_once_like_the_driver(broker: KafkaOfVersion, capsys: Output, tmp_path: Path) -> None:
     conf = tmp_path / "spark.json"
     conf.write_text(json.dumps(EXACTLY_ONCE | {"topic": create_topic(broker.bootstrap())}))
     status, document = command(capsys, broker, "doctor", "--spark-conf", str(conf))
@@ -266,7 +266,7 @@ def test_the_doctor_refuses_what_the_driver_of_spark_would(
     assert NEEDS_3_0 in failed["remedy"]
 
 
-@on_each
+@with_each_version
 def test_topics_are_listed_and_described(broker: KafkaOfVersion, capsys: Output) -> None:
     topic = create_topic(broker.bootstrap(), partitions=2)
     _, output = command(capsys, broker, "topics")
@@ -278,7 +278,7 @@ def test_topics_are_listed_and_described(broker: KafkaOfVersion, capsys: Output)
     ]
 
 
-@on_those_that_list
+@with_versions_that_list_transactions
 def test_open_transactions_are_listed(spark: SparkSession, broker: KafkaOfVersion, capsys: Output) -> None:
     topic = create_topic(broker.bootstrap())
     save(spark, broker, topic, EXACTLY_ONCE | {"transactionalIdPrefix": topic})
@@ -293,7 +293,7 @@ def test_open_transactions_are_listed(spark: SparkSession, broker: KafkaOfVersio
     assert (status, [transaction["transactional_id"] for transaction in prefix_status["open"]]) == (0, [name])
 
 
-@on_those_that_list
+@with_versions_that_list_transactions
 def test_rejects_writes_of_task_whose_transaction_was_aborted(broker: KafkaOfVersion) -> None:
     """Before Kafka 3.6, leaders accept records without an open transaction, which would block readers forever.
 
@@ -316,8 +316,8 @@ def test_rejects_writes_of_task_whose_transaction_was_aborted(broker: KafkaOfVer
     assert numbers(broker, topic) == {3: 1}
 
 
-@on_those_that_cannot
-def test_transactions_are_refused_by_name(broker: KafkaOfVersion, capsys: Output) -> None:
+@with_versions_without_transaction_lists
+def test_transactions_command_names_required_kafka_version(broker: KafkaOfVersion, capsys: Output) -> None:
     status, text = command(capsys, broker, "transactions")
     assert status != 0
     assert "is older than Kafka 3.0" in text

@@ -47,7 +47,7 @@ def test_ten_thousand_connections_leave_no_descriptor_and_no_thread() -> None:
             selector.close()
 
 
-def test_a_stalled_peer_takes_less_than_a_tenth_from_the_others() -> None:
+def test_stalled_peer_slows_others_by_less_than_a_tenth() -> None:
     """Compare the best of many short rounds, because other load on the machine slows down single rounds but not all."""
     alone, with_third = 0.0, 0.0
     for round_alone, round_with_third in itertools.islice(measure_fairness_rounds(0.1), ROUNDS_MAX):

@@ -149,7 +149,7 @@ def test_idempotent_producer_retries_rejected_batches_in_order(broker: OtherBrok
 
 
 @pytest.mark.parametrize("error", STORING_ERRORS, ids=error_name)
-def test_idempotent_producer_duplicates_no_batch_that_was_stored_and_reported_as_failed(
+def test_idempotent_producer_duplicates_no_batch_stored_despite_error(
     broker: OtherBroker, topic: str, error: int
 ) -> None:
     skip_without(broker, Capability.FAIL_AFTER_APPEND)
@@ -260,7 +260,7 @@ def test_producer_writes_to_added_partition(broker: OtherBroker, topic: str) -> 
 
 
 @pytest.mark.needs("go")
-def test_kfake_rejects_exactly_once_write_and_doctor_says_so(
+def test_kfake_rejects_exactly_once_write_and_doctor_reports_it(
     kfake_server: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """If kfake accepts the request, exactly-once writes can be tested with it."""

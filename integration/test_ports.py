@@ -47,7 +47,7 @@ def test_skips_port_in_use() -> None:
         block.close()
 
 
-def test_a_port_is_free_as_soon_as_it_is_known() -> None:
+def test_free_port_can_be_bound_immediately() -> None:
     block = PortBlock()
     try:
         free = block.free_ports()

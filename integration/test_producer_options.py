@@ -16,7 +16,7 @@ PRODUCER_CONFIG = "org.apache.kafka.clients.producer.ProducerConfig"
 """Its main method prints the documentation of all options that are not internal, as HTML."""
 
 
-def test_option_names_are_those_of_the_newest_kafka_clients() -> None:
+def test_option_names_equal_those_of_newest_kafka_clients() -> None:
     html = subprocess.run(
         ["java", "-cp", f"{ensure_jars(NEWEST)}/*", PRODUCER_CONFIG], check=True, capture_output=True, text=True
     ).stdout

@@ -15,7 +15,7 @@ from tests.waiting import WAIT_TIMEOUT_SECONDS
 COMMAND = [sys.executable, "-m", "spark_kafka_sink.cli", "broker", "--port", "0"]
 
 
-def test_it_says_where_it_listens_keeps_its_topics_and_ends_cleanly(tmp_path: Path) -> None:
+def test_broker_command_prints_address_keeps_topics_and_ends_cleanly(tmp_path: Path) -> None:
     read = []
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGINT):
         command = [*COMMAND, "--topic", "t:2", "--nodes", "2", "--data", str(tmp_path)]

@@ -44,7 +44,7 @@ def split_batches(buffer: bytes) -> list[bytes]:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_librdkafka_reads_every_shape_of_ours_from_its_mock_broker(mock_cluster: str, codec: str) -> None:
+def test_librdkafka_reads_records_of_every_shape_from_its_mock_broker(mock_cluster: str, codec: str) -> None:
     topic = f"shapes-{codec}"
     Producer({"bootstrap.servers": mock_cluster}).list_topics(topic, timeout=10)
     write_and_read_by_librdkafka(mock_cluster, topic, Codec[codec.upper()])
@@ -52,14 +52,14 @@ def test_librdkafka_reads_every_shape_of_ours_from_its_mock_broker(mock_cluster:
 
 @pytest.mark.needs("kafka")
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_real_broker_takes_every_shape_of_ours_and_librdkafka_reads_it(kafka: KafkaCluster, codec: str) -> None:
+def test_librdkafka_reads_records_of_every_shape_from_kafka(kafka: KafkaCluster, codec: str) -> None:
     topic = create_topic(kafka.bootstrap(), max_message_bytes=BATCH_BYTES_MAX)
     write_and_read_by_librdkafka(kafka.bootstrap(), topic, Codec[codec.upper()])
 
 
 @pytest.mark.needs("kafka")
 @pytest.mark.parametrize("codec", CODECS[1:])
-def test_a_real_broker_can_take_our_batches_apart(kafka: KafkaCluster, codec: str) -> None:
+def test_broker_recompresses_batches_with_codec_of_topic(kafka: KafkaCluster, codec: str) -> None:
     """If the topic has another codec, the broker decompresses, validates and recompresses each record."""
     other = "gzip" if codec != "gzip" else "lz4"
     topic = create_topic(kafka.bootstrap(), compression_type=other, max_message_bytes=BATCH_BYTES_MAX)
@@ -94,7 +94,7 @@ def test_batches_of_kafkas_console_producer_are_read(kafka: KafkaCluster, codec:
 
 
 @pytest.mark.needs("kafka")
-def test_a_topic_with_log_append_time_is_read_with_the_brokers_clock(kafka: KafkaCluster) -> None:
+def test_reads_timestamps_of_topic_with_log_append_time(kafka: KafkaCluster) -> None:
     topic = create_topic(kafka.bootstrap(), message_timestamp_type="LogAppendTime")
     (batch,) = split_batches(
         encode_batches(to_columns([Row(b"a", None, None, 5), Row(b"b", None, None, 6)]), Codec.LZ4)

@@ -63,7 +63,7 @@ def test_exactly_once_job_writes_once_although_it_runs_twice(broker: EmbeddedBro
     assert sorted(map(int, values)) == list(range(ROWS))
 
 
-def test_rejects_mistake_with_its_error(broker: EmbeddedBroker) -> None:
+def test_fails_with_error_about_unknown_option(broker: EmbeddedBroker) -> None:
     done = run_jobs(broker, {"topic": "orders", "kafka.linger": "5"})
     assert done.returncode == 1
     assert "ConfigurationError: kafka.linger is not an option of the Kafka producer" in done.stderr

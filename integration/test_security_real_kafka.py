@@ -39,7 +39,7 @@ MODULES = {
 BEARER = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
 
 
-class Link:
+class ChannelClient:
     """One channel to one broker."""
 
     def __init__(self, bootstrap: str, options: Mapping[str, str]) -> None:
@@ -53,10 +53,10 @@ class Link:
         self.selector.connect("broker", addresses[0])
         self._correlation_id = 0
         self._is_sending = False
-        self._unanswered: deque[int] = deque()
-        self.answers = 0
+        self._pending_correlation_ids: deque[int] = deque()
+        self.response_count = 0
 
-    def __enter__(self) -> Link:
+    def __enter__(self) -> ChannelClient:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -66,32 +66,32 @@ class Link:
     def ready(self) -> bool:
         return self.selector.is_channel_ready("broker")
 
-    def open(self) -> Link:
+    def open(self) -> ChannelClient:
         """Poll until the channel is ready and a response has confirmed it."""
-        end = self._poll_until(lambda: self.ready)
-        assert end is None, f"refused: {end}"
-        self.ask()
-        assert self._poll_until(lambda: self.answers > 0) is None
+        last_state = self._poll_until(lambda: self.ready)
+        assert last_state is None, f"rejected: {last_state}"
+        self.send_request()
+        assert self._poll_until(lambda: self.response_count > 0) is None
         return self
 
-    def refusal(self) -> ChannelState:
+    def await_rejection(self) -> ChannelState:
         """Wait until the broker ends the channel, and return its last state. The client has no timeout of its own."""
-        end = self._poll_until(lambda: self.ready)
-        if end is None:
+        last_state = self._poll_until(lambda: self.ready)
+        if last_state is None:
             # With TLS 1.3, the client learns of the rejection only when it reads the first bytes.
-            self.ask()
-            end = self.end()
-        return end
+            self.send_request()
+            last_state = self.await_end()
+        return last_state
 
-    def end(self) -> ChannelState:
+    def await_end(self) -> ChannelState:
         """Poll until the channel ends."""
-        end = self._poll_until(lambda: False)
-        assert end is not None
-        return end
+        last_state = self._poll_until(lambda: False)
+        assert last_state is not None
+        return last_state
 
-    def ask(self) -> None:
+    def send_request(self) -> None:
         self._correlation_id += 1
-        self._unanswered.append(self._correlation_id)
+        self._pending_correlation_ids.append(self._correlation_id)
         request = ApiVersionsRequest(client_software_name="link", client_software_version="1")
         self._is_sending = True
         self.selector.send(NetworkSend("broker", encode_request(request, 3, self._correlation_id, "link")))
@@ -102,29 +102,29 @@ class Link:
         self._is_sending = self._is_sending and not self.selector.completed_sends
         for receive in self.selector.completed_receives:
             correlation_id, response = decode_response(receive.payload, ApiVersionsResponse, 3)
-            assert correlation_id == self._unanswered.popleft()
+            assert correlation_id == self._pending_correlation_ids.popleft()
             assert response.error_code == 0
-            self.answers += 1
+            self.response_count += 1
         return self.selector.disconnected.get("broker")
 
-    def keep_asking(self, enough: Callable[[], bool], in_flight: int = 5) -> ChannelState | None:
-        """Send requests without a pause until `enough()` is true. Return the channel's last state if it ends before."""
+    def send_requests_until(self, condition: Callable[[], bool], in_flight: int = 5) -> ChannelState | None:
+        """Send requests until `condition()` is true. Return the last state if the channel ends before, or None."""
 
-        def ask_if_possible() -> bool:
-            if self.ready and not self._is_sending and len(self._unanswered) < in_flight:
-                self.ask()
-            return enough()
+        def send_if_possible() -> bool:
+            if self.ready and not self._is_sending and len(self._pending_correlation_ids) < in_flight:
+                self.send_request()
+            return condition()
 
-        return self._poll_until(ask_if_possible) or self._poll_until(lambda: not self._unanswered)
+        return self._poll_until(send_if_possible) or self._poll_until(lambda: not self._pending_correlation_ids)
 
-    def _poll_until(self, holds: Callable[[], bool]) -> ChannelState | None:
-        """Poll until `holds()` is true. Return the channel's last state if it ends before, or None."""
+    def _poll_until(self, condition: Callable[[], bool]) -> ChannelState | None:
+        """Poll until `condition()` is true. Return the channel's last state if it ends before, or None."""
         deadline = time.monotonic() + WAIT_TIMEOUT_SECONDS
-        while not holds():
-            assert time.monotonic() < deadline, "the broker neither answers nor refuses"
-            end = self.poll()
-            if end is not None:
-                return end
+        while not condition():
+            assert time.monotonic() < deadline, "the broker neither responds nor disconnects"
+            last_state = self.poll()
+            if last_state is not None:
+                return last_state
         return None
 
 
@@ -149,35 +149,35 @@ def sasl(mechanism: str, user: str = "alice", password: str = "alice-secret") ->
     }
 
 
-def test_plaintext(kafka: KafkaCluster) -> None:
-    with Link(kafka.bootstrap(), {}) as link:
-        link.open()
+def test_connects_with_plaintext(kafka: KafkaCluster) -> None:
+    with ChannelClient(kafka.bootstrap(), {}) as client:
+        client.open()
 
 
 @pytest.mark.parametrize("version", ["TLSv1.2", "TLSv1.3"])
-def test_tls_in_the_version_that_is_asked_for(kafka: KafkaCluster, version: str) -> None:
-    with Link(kafka.bootstrap("SSL"), tls(kafka) | {"ssl.enabled.protocols": version}) as link:
-        link.open()
-        channel = link.selector.channel("broker")
+def test_uses_configured_tls_version(kafka: KafkaCluster, version: str) -> None:
+    with ChannelClient(kafka.bootstrap("SSL"), tls(kafka) | {"ssl.enabled.protocols": version}) as client:
+        client.open()
+        channel = client.selector.channel("broker")
         assert channel is not None
         assert isinstance(channel.transport, TlsTransport)
         assert channel.transport.version == version
 
 
 @pytest.mark.parametrize("version", ["TLSv1.2", "TLSv1.3"])
-def test_a_client_certificate_lets_in_where_one_is_demanded(kafka: KafkaCluster, version: str) -> None:
+def test_mutual_tls_accepts_client_certificate(kafka: KafkaCluster, version: str) -> None:
     identity = {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(kafka.certificates / "client.pem")}
     options = tls(kafka) | identity | {"ssl.enabled.protocols": version}
-    with Link(kafka.bootstrap("MTLS"), options) as link:
-        link.open()
+    with ChannelClient(kafka.bootstrap("MTLS"), options) as client:
+        client.open()
 
 
 @pytest.mark.parametrize("version", ["TLSv1.2", "TLSv1.3"])
-def test_without_a_client_certificate_the_broker_says_that_it_demands_one(kafka: KafkaCluster, version: str) -> None:
-    with Link(kafka.bootstrap("MTLS"), tls(kafka) | {"ssl.enabled.protocols": version}) as link:
-        end = link.refusal()
-        assert end.kind is ChannelStateKind.AUTHENTICATION_FAILED
-        assert "ssl.keystore" in str(end.error)
+def test_mutual_tls_rejects_client_without_certificate(kafka: KafkaCluster, version: str) -> None:
+    with ChannelClient(kafka.bootstrap("MTLS"), tls(kafka) | {"ssl.enabled.protocols": version}) as client:
+        last_state = client.await_rejection()
+        assert last_state.kind is ChannelStateKind.AUTHENTICATION_FAILED
+        assert "ssl.keystore" in str(last_state.error)
 
 
 @pytest.mark.parametrize(
@@ -188,55 +188,53 @@ def test_without_a_client_certificate_the_broker_says_that_it_demands_one(kafka:
         ("EXPIRED", "localhost", "ca.pem", "has expired"),
     ],
 )
-def test_a_broker_that_cannot_be_trusted_is_refused(
+def test_rejects_untrusted_certificate_of_broker(
     kafka: KafkaCluster, listener: str, host: str, authority: str, message: str
 ) -> None:
-    with Link(kafka.bootstrap(listener, host), tls(kafka, authority)) as link:
-        end = link.refusal()
-        assert end.kind is ChannelStateKind.AUTHENTICATION_FAILED
-        assert isinstance(end.error, TlsError)
-        assert message in str(end.error)
+    with ChannelClient(kafka.bootstrap(listener, host), tls(kafka, authority)) as client:
+        last_state = client.await_rejection()
+        assert last_state.kind is ChannelStateKind.AUTHENTICATION_FAILED
+        assert isinstance(last_state.error, TlsError)
+        assert message in str(last_state.error)
 
 
-def test_a_wrong_name_is_let_pass_only_when_the_check_is_switched_off(kafka: KafkaCluster) -> None:
+def test_accepts_wrong_host_name_without_endpoint_identification(kafka: KafkaCluster) -> None:
     options = tls(kafka) | {"ssl.endpoint.identification.algorithm": ""}
-    with Link(kafka.bootstrap("SSL", "127.0.0.1"), options) as link:
-        link.open()
+    with ChannelClient(kafka.bootstrap("SSL", "127.0.0.1"), options) as client:
+        client.open()
 
 
 @pytest.mark.parametrize("listener", ["SASL_PLAINTEXT", "SASL_SSL"])
 @pytest.mark.parametrize("mechanism", list(MODULES))
-def test_a_password_lets_in(kafka: KafkaCluster, mechanism: str, listener: str) -> None:
+def test_accepts_correct_password(kafka: KafkaCluster, mechanism: str, listener: str) -> None:
     options = sasl(mechanism) | {"security.protocol": listener} | (trust(kafka) if "SSL" in listener else {})
-    with Link(kafka.bootstrap(listener), options) as link:
-        link.open()
+    with ChannelClient(kafka.bootstrap(listener), options) as client:
+        client.open()
 
 
 @pytest.mark.parametrize("user", ["alice", "stranger"])
 @pytest.mark.parametrize("mechanism", list(MODULES))
-def test_a_wrong_password_and_an_unknown_user_are_refused_at_once(
-    kafka: KafkaCluster, mechanism: str, user: str
-) -> None:
-    with Link(kafka.bootstrap("SASL_PLAINTEXT"), sasl(mechanism, user, "wrong-secret")) as link:
-        end = link.refusal()
-        assert end.has_failed_authentication
-        assert type(end.error) is AuthenticationError
-        assert f"SASL {mechanism}: the broker rejected the login: Authentication failed" in str(end.error)
-        assert "secret" not in repr(end)
+def test_rejects_wrong_password_and_unknown_user(kafka: KafkaCluster, mechanism: str, user: str) -> None:
+    with ChannelClient(kafka.bootstrap("SASL_PLAINTEXT"), sasl(mechanism, user, "wrong-secret")) as client:
+        last_state = client.await_rejection()
+        assert last_state.has_failed_authentication
+        assert type(last_state.error) is AuthenticationError
+        assert f"SASL {mechanism}: the broker rejected the login: Authentication failed" in str(last_state.error)
+        assert "secret" not in repr(last_state)
 
 
-def test_a_bearer_token_lets_in(kafka: KafkaCluster) -> None:
+def test_accepts_bearer_token(kafka: KafkaCluster) -> None:
     # The test brokers accept the unsecured tokens that Kafka's development mode creates.
     options = {
         "security.protocol": "SASL_PLAINTEXT",
         "sasl.mechanism": "OAUTHBEARER",
         "sasl.jaas.config": f'{BEARER} required unsecuredLoginStringClaim_sub="alice";',
     }
-    with Link(kafka.bootstrap("SASL_PLAINTEXT"), options) as link:
-        link.open()
+    with ChannelClient(kafka.bootstrap("SASL_PLAINTEXT"), options) as client:
+        client.open()
 
 
-def test_a_bearer_token_that_has_expired_is_refused(kafka: KafkaCluster) -> None:
+def test_rejects_expired_bearer_token(kafka: KafkaCluster) -> None:
     token = "eyJhbGciOiJub25lIn0.eyJzdWIiOiJhbGljZSIsImlhdCI6MSwiZXhwIjoyfQ."
     # {"alg":"none"} . {"sub":"alice","iat":1,"exp":2}
     options = {
@@ -244,39 +242,39 @@ def test_a_bearer_token_that_has_expired_is_refused(kafka: KafkaCluster) -> None
         "sasl.mechanism": "OAUTHBEARER",
         "sasl.oauthbearer.token": token,
     }
-    with Link(kafka.bootstrap("SASL_PLAINTEXT"), options) as link:
-        end = link.refusal()
-        assert end.has_failed_authentication
-        assert token not in repr(end)
+    with ChannelClient(kafka.bootstrap("SASL_PLAINTEXT"), options) as client:
+        last_state = client.await_rejection()
+        assert last_state.has_failed_authentication
+        assert token not in repr(last_state)
 
 
 # --- clients and listeners with different protocols
 
 
-def test_tls_at_a_plaintext_listener_is_a_disconnection_with_a_hint(kafka: KafkaCluster) -> None:
-    with Link(kafka.bootstrap(), tls(kafka)) as link:
-        end = link.refusal()
-        assert isinstance(end.error, DisconnectedError)
-        assert "may expect plaintext" in str(end.error)
+def test_tls_to_plaintext_listener_fails_with_hint(kafka: KafkaCluster) -> None:
+    with ChannelClient(kafka.bootstrap(), tls(kafka)) as client:
+        last_state = client.await_rejection()
+        assert isinstance(last_state.error, DisconnectedError)
+        assert "may expect plaintext" in str(last_state.error)
 
 
-def test_plaintext_at_a_tls_listener_fails_with_a_hint_at_the_protocol(kafka: KafkaCluster) -> None:
-    with Link(kafka.bootstrap("SSL"), {}) as link:
-        assert "security.protocol" in str(link.refusal().error)
+def test_plaintext_to_tls_listener_names_security_protocol(kafka: KafkaCluster) -> None:
+    with ChannelClient(kafka.bootstrap("SSL"), {}) as client:
+        assert "security.protocol" in str(client.await_rejection().error)
 
 
-def test_sasl_at_a_listener_without_it_fails_with_an_error_about_sasl(kafka: KafkaCluster) -> None:
-    with Link(kafka.bootstrap(), sasl("PLAIN")) as link:
-        end = link.refusal()
-        assert end.has_failed_authentication
-        assert "does not use SASL" in str(end.error)
+def test_sasl_to_listener_without_sasl_fails(kafka: KafkaCluster) -> None:
+    with ChannelClient(kafka.bootstrap(), sasl("PLAIN")) as client:
+        last_state = client.await_rejection()
+        assert last_state.has_failed_authentication
+        assert "does not use SASL" in str(last_state.error)
 
 
-def test_requests_without_sasl_at_a_listener_that_demands_it_are_cut_off(kafka: KafkaCluster) -> None:
-    with Link(kafka.bootstrap("SASL_PLAINTEXT"), {}) as link:
-        link.open()  # brokers respond to one ApiVersions request before a login
-        link.ask()
-        assert isinstance(link.end().error, DisconnectedError)
+def test_sasl_listener_disconnects_client_without_login(kafka: KafkaCluster) -> None:
+    with ChannelClient(kafka.bootstrap("SASL_PLAINTEXT"), {}) as client:
+        client.open()  # brokers respond to one ApiVersions request before a login
+        client.send_request()
+        assert isinstance(client.await_end().error, DisconnectedError)
 
 
 # --- sessions that end (KIP-368)
@@ -288,31 +286,31 @@ RENEWED_EARLY = (0.02, 0.03)
 @pytest.fixture
 def logins(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the hosts to which logins were begun: the first login, and one for each renewal."""
-    begun: list[str] = []
+    hosts: list[str] = []
     begin = SecurityConfig.create_mechanism
 
-    def counted(security: SecurityConfig, host: str) -> ClientMechanism:
-        begun.append(host)
+    def create_and_record(security: SecurityConfig, host: str) -> ClientMechanism:
+        hosts.append(host)
         return begin(security, host)
 
-    monkeypatch.setattr(SecurityConfig, "create_mechanism", counted)
-    return begun
+    monkeypatch.setattr(SecurityConfig, "create_mechanism", create_and_record)
+    return hosts
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
-def test_sessions_are_renewed_under_load_without_a_lost_answer(
+def test_reauthenticates_under_load_without_lost_response(
     kafka: KafkaCluster, mechanism: str, logins: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sasl_client, "REAUTHENTICATION_FRACTION", RENEWED_EARLY)
-    with Link(kafka.bootstrap("REAUTH"), sasl(mechanism)) as link:
-        link.open()
+    with ChannelClient(kafka.bootstrap("REAUTH"), sasl(mechanism)) as client:
+        client.open()
         for login in (1, 2):
-            before = link.answers
-            assert link.keep_asking(lambda login=login: len(logins) > login) is None  # type: ignore[misc]
-            assert link.answers > before, "answers come between the logins"
+            before = client.response_count
+            assert client.send_requests_until(lambda login=login: len(logins) > login) is None  # type: ignore[misc]
+            assert client.response_count > before, "responses arrive between the logins"
 
 
-def test_the_network_client_does_not_notice_that_its_sessions_are_renewed(
+def test_network_client_continues_during_reauthentication(
     kafka: KafkaCluster, logins: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sasl_client, "REAUTHENTICATION_FRACTION", RENEWED_EARLY)
@@ -329,13 +327,13 @@ def test_the_network_client_does_not_notice_that_its_sessions_are_renewed(
         wait_until(is_renewed_twice)
 
 
-def test_a_session_that_is_not_renewed_is_cut_off_by_the_broker(
+def test_broker_disconnects_session_without_reauthentication(
     kafka: KafkaCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without renewals, the tests above would fail like this after a minute."""
     monkeypatch.setattr(sasl_client, "REAUTHENTICATION_FRACTION", (100.0, 100.0))
-    with Link(kafka.bootstrap("REAUTH"), sasl("SCRAM-SHA-256")) as link:
-        link.open()
-        end = link.keep_asking(lambda: False)
-        assert end is not None
-        assert end.kind is ChannelStateKind.READY
+    with ChannelClient(kafka.bootstrap("REAUTH"), sasl("SCRAM-SHA-256")) as client:
+        client.open()
+        last_state = client.send_requests_until(lambda: False)
+        assert last_state is not None
+        assert last_state.kind is ChannelStateKind.READY

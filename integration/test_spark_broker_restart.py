@@ -35,7 +35,7 @@ def small_batches(spark: SparkSession) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_a_batch_outlives_a_restart_of_the_broker(spark: SparkSession, kafka: KafkaCluster, tmp_path: Path) -> None:
+def test_batch_continues_after_broker_restart(spark: SparkSession, kafka: KafkaCluster, tmp_path: Path) -> None:
     """Half of the rows wait for the gate, which is opened while the broker is down."""
     topic = create_topic(kafka.bootstrap(), partitions=PARTITIONS)
     gate = tmp_path / "gate"

@@ -69,7 +69,7 @@ def test_killed_executor_loses_no_rows(
     assert set(count_rows(kafka, topic)) == set(range(ROWS))
 
 
-def test_exactly_once_stream_writes_each_row_once_despite_killed_executors_and_worker(
+def test_exactly_once_stream_survives_killed_executors_and_worker(
     kafka: KafkaCluster, standalone: StandaloneCluster, driver: ClusterDriver, topic: str, tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"

@@ -41,7 +41,7 @@ JVM_GROWTH_BYTES_MAX = 16_000_000
 """Maximum growth of the JVM's live objects, including Spark's own records of past micro-batches."""
 
 
-def test_the_memory_of_the_python_workers_is_flat_and_bounded(spark: SparkSession) -> None:
+def test_memory_of_python_workers_is_bounded(spark: SparkSession) -> None:
     def write(rows: int, bootstrap: str) -> None:
         writer = build_rows(spark, rows, "real").write.format("pykafka").option("kafka.bootstrap.servers", bootstrap)
         writer.option("topic", TOPIC).save()
@@ -63,7 +63,7 @@ def test_the_memory_of_the_python_workers_is_flat_and_bounded(spark: SparkSessio
     assert late < early + GROWTH_BYTES_MAX
 
 
-def test_micro_batches_leave_nothing_behind_in_any_process(spark: SparkSession, tmp_path: Path) -> None:
+def test_micro_batches_leak_no_memory(spark: SparkSession, tmp_path: Path) -> None:
     source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS_PER_BATCH)
     rows = source.option("numPartitions", 2).load().selectExpr("string(value) AS key", "repeat('so ', 40) AS value")
     with discard_broker(TOPICS) as (bootstrap, _):

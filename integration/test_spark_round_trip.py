@@ -92,7 +92,7 @@ def written_topic(kafka: KafkaCluster, rows: DataFrame) -> str:
     return topic
 
 
-def test_a_batch_is_read_back_by_sparks_own_source(
+def test_sparks_source_reads_written_batch(
     spark: SparkSession, kafka: KafkaCluster, rows: DataFrame, written_topic: str
 ) -> None:
     read = stored(spark, kafka, written_topic)
@@ -100,14 +100,14 @@ def test_a_batch_is_read_back_by_sparks_own_source(
     assert values_by_key(in_order(read)) == values_by_key([as_written(row) for row in rows.collect()])
 
 
-def test_a_batch_is_read_back_by_librdkafka(kafka: KafkaCluster, rows: DataFrame, written_topic: str) -> None:
+def test_librdkafka_reads_written_batch(kafka: KafkaCluster, rows: DataFrame, written_topic: str) -> None:
     source = [as_written(row) for row in rows.collect()]
     read = [(record.key, record.value, record.headers) for record in read_topic(kafka.bootstrap(), written_topic)]
     assert Counter(read) == Counter(source)
     assert values_by_key(read) == values_by_key(source)
 
 
-def test_sparks_own_sink_puts_the_same_records_into_the_same_partitions(
+def test_assigns_partitions_like_sparks_sink(
     spark: SparkSession, kafka: KafkaCluster, rows: DataFrame, written_topic: str
 ) -> None:
     theirs = create_topic(kafka.bootstrap(), partitions=PARTITIONS, for_java_producer=True)
@@ -117,9 +117,7 @@ def test_sparks_own_sink_puts_the_same_records_into_the_same_partitions(
     assert_same_records(by_ours.where("key IS NOT NULL"), by_theirs.where("key IS NOT NULL"), "partition")
 
 
-def test_a_producer_that_outlived_its_task_writes_to_a_partition_that_was_added_since(
-    spark: SparkSession, kafka: KafkaCluster
-) -> None:
+def test_reused_producer_writes_to_added_partition(spark: SparkSession, kafka: KafkaCluster) -> None:
     """Add partitions until a producer writes twice: Spark may run a task in a new worker, with a new producer."""
     topic = create_topic(kafka.bootstrap(), partitions=1)
     seen, written = set[int](), []
@@ -135,7 +133,7 @@ def test_a_producer_that_outlived_its_task_writes_to_a_partition_that_was_added_
     pytest.fail(f"no producer of {seen} wrote twice")
 
 
-def test_a_stream_is_read_back_by_a_stream(
+def test_stream_reads_rows_of_written_stream(
     spark: SparkSession, kafka: KafkaCluster, rows: DataFrame, tmp_path: Path
 ) -> None:
     topic = create_topic(kafka.bootstrap(), partitions=PARTITIONS)
@@ -156,9 +154,7 @@ def test_a_stream_is_read_back_by_a_stream(
     assert_same_records(spark.table("echo"), rows)
 
 
-def test_a_stream_of_sparks_own_sink_goes_on_from_its_checkpoint(
-    spark: SparkSession, kafka: KafkaCluster, tmp_path: Path
-) -> None:
+def test_continues_from_checkpoint_of_sparks_sink(spark: SparkSession, kafka: KafkaCluster, tmp_path: Path) -> None:
     topic = create_topic(kafka.bootstrap())
 
     def run(sink: str, start: int) -> None:
@@ -176,7 +172,7 @@ def test_a_stream_of_sparks_own_sink_goes_on_from_its_checkpoint(
     assert_topic_equals(expected, KafkaTopic(topic, {"bootstrap.servers": kafka.bootstrap()}))
 
 
-def test_records_that_a_broker_refuses_go_to_the_dead_letter_topic(
+def test_writes_too_large_records_to_dead_letter_topic(
     spark: SparkSession, kafka: KafkaCluster, tmp_path: Path
 ) -> None:
     topic = create_topic(kafka.bootstrap(), partitions=2, max_message_bytes="20000")
@@ -197,30 +193,26 @@ def test_records_that_a_broker_refuses_go_to_the_dead_letter_topic(
         assert letter.value == b"x" * 50_000
 
 
-def test_records_that_a_broker_refuses_by_name_leave_their_batch_for_the_dead_letter_topic(
-    spark: SparkSession, kafka: KafkaCluster
-) -> None:
+def test_writes_records_named_by_broker_to_dead_letter_topic(spark: SparkSession, kafka: KafkaCluster) -> None:
     """For a compacted topic, the broker rejects records without a key and names them in its response (KIP-467)."""
     topic = create_topic(kafka.bootstrap(), cleanup_policy="compact")
     dead = create_topic(kafka.bootstrap())
     frame = spark.range(300).selectExpr("CASE WHEN id % 100 <> 7 THEN 'k' END AS key", "CAST(id AS STRING) AS value")
     writer = frame.write.format("pykafka").option("kafka.bootstrap.servers", kafka.bootstrap()).option("topic", topic)
     writer.option("onRecordError", "deadLetter").option("deadLetterTopic", dead).save()
-    refused = {record.value: dict(record.headers) for record in read_topic(kafka.bootstrap(), dead)}
-    assert {b"7", b"107", b"207"} <= set(refused)
+    rejected = {record.value: dict(record.headers) for record in read_topic(kafka.bootstrap(), dead)}
+    assert {b"7", b"107", b"207"} <= set(rejected)
     accepted = [record.value for record in read_topic(kafka.bootstrap(), topic)]
-    assert Counter(accepted) + Counter(refused.keys()) == Counter(b"%d" % number for number in range(300))
-    assert refused[b"7"]["pykafka.error"] == b"InvalidRecordError"
+    assert Counter(accepted) + Counter(rejected.keys()) == Counter(b"%d" % number for number in range(300))
+    assert rejected[b"7"]["pykafka.error"] == b"InvalidRecordError"
 
 
-def test_a_wrong_password_fails_the_task_with_the_brokers_words_and_without_the_password(
-    spark: SparkSession, kafka: KafkaCluster
-) -> None:
+def test_wrong_password_fails_write_and_stays_secret(spark: SparkSession, kafka: KafkaCluster) -> None:
     login = "org.apache.kafka.common.security.plain.PlainLoginModule required"
     writer = spark.range(3).selectExpr("CAST(id AS STRING) AS value").write.format("pykafka").option("topic", "t")
     writer = writer.option("kafka.bootstrap.servers", kafka.bootstrap("SASL_PLAINTEXT"))
     writer = writer.option("kafka.security.protocol", "SASL_PLAINTEXT").option("kafka.sasl.mechanism", "PLAIN")
     writer = writer.option("kafka.sasl.jaas.config", f'{login} username="alice" password="hush-hush";')
-    with pytest.raises(Exception, match=r"(?i)authentication") as refused:
+    with pytest.raises(Exception, match=r"(?i)authentication") as raised:
         writer.save()
-    assert "hush-hush" not in str(refused.value)
+    assert "hush-hush" not in str(raised.value)

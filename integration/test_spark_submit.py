@@ -122,7 +122,7 @@ def test_archives_brings_a_whole_environment_by_venv_pack(machines: Machines) ->
     assert worker.startswith(work)
 
 
-def test_the_steps_of_the_image_install_the_wheel_into_a_bare_python(machines: Machines, tmp_path: Path) -> None:
+def test_dockerfile_steps_install_wheel_into_bare_python(machines: Machines, tmp_path: Path) -> None:
     """Run the Dockerfile's steps without an image: Spark and the operating system of its base are not tested.
 
     test_spark_cluster.py writes from executors with such an environment.

@@ -31,18 +31,20 @@ MISTAKES: list[tuple[str, list[str], dict[str, str], str | None]] = [
 ]
 
 
-def refusal(spark: SparkSession, sink: str, columns: list[str], options: dict[str, str], mode: str | None) -> str:
+def get_error_message(
+    spark: SparkSession, sink: str, columns: list[str], options: dict[str, str], mode: str | None
+) -> str:
     writer = spark.range(1).selectExpr(*columns).write.format(sink).options(**options)
     writer = writer.option("kafka.bootstrap.servers", "127.0.0.1:1").mode(mode)
-    with pytest.raises((PySparkException, KafkaSinkError)) as refused:
+    with pytest.raises((PySparkException, KafkaSinkError)) as raised:
         writer.save()
-    return str(refused.value)
+    return str(raised.value)
 
 
 @pytest.mark.parametrize(("columns", "options", "mode"), [m[1:] for m in MISTAKES], ids=[m[0] for m in MISTAKES])
-def test_a_mistake_is_refused_in_the_words_of_sparks_own_sink(
+def test_error_contains_message_of_sparks_sink(
     spark: SparkSession, columns: list[str], options: dict[str, str], mode: str | None
 ) -> None:
-    theirs = refusal(spark, "kafka", columns, options, mode)
-    assert "at org.apache" not in theirs, "they refuse it before a task starts, too"
-    assert theirs.splitlines()[0].strip() in refusal(spark, "pykafka", columns, options, mode)
+    sparks_message = get_error_message(spark, "kafka", columns, options, mode)
+    assert "at org.apache" not in sparks_message, "they refuse it before a task starts, too"
+    assert sparks_message.splitlines()[0].strip() in get_error_message(spark, "pykafka", columns, options, mode)

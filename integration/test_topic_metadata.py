@@ -32,7 +32,7 @@ def knows(broker: EmbeddedBroker, topic: str) -> bool:
     return len(fetch_leaders(broker.bootstrap_servers, topic)) == PARTITIONS
 
 
-def test_a_topic_is_created_when_the_last_broker_knows_it(apart: tuple[EmbeddedBroker, EmbeddedBroker]) -> None:
+def test_create_topic_waits_until_last_broker_knows_it(apart: tuple[EmbeddedBroker, EmbeddedBroker]) -> None:
     done = threading.Event()
 
     def create() -> None:
@@ -49,7 +49,7 @@ def test_a_topic_is_created_when_the_last_broker_knows_it(apart: tuple[EmbeddedB
     assert done.is_set()
 
 
-def test_all_partitions_must_be_known(apart: tuple[EmbeddedBroker, EmbeddedBroker]) -> None:
+def test_waits_until_all_partitions_are_known(apart: tuple[EmbeddedBroker, EmbeddedBroker]) -> None:
     one, other = apart
     one.create_topic("t", PARTITIONS)
     other.create_topic("t", PARTITIONS - 1)
@@ -63,7 +63,7 @@ def test_all_partitions_must_be_known(apart: tuple[EmbeddedBroker, EmbeddedBroke
     assert not waiting.is_alive()
 
 
-def test_a_topic_is_gone_when_the_last_broker_has_forgotten_it(apart: tuple[EmbeddedBroker, EmbeddedBroker]) -> None:
+def test_wait_until_gone_waits_for_last_broker(apart: tuple[EmbeddedBroker, EmbeddedBroker]) -> None:
     one, other = apart
     other.create_topic("t", PARTITIONS)
     waiting = threading.Thread(target=wait_until_gone, args=(addresses((one, other)), "t"))

@@ -45,7 +45,7 @@ def send(producer: KafkaProducer, topic: str, *numbers: int) -> None:
         producer.send(ProducerRecord(topic, b"%d" % number, partition=number % 2))
 
 
-def test_readers_see_what_was_committed_and_nothing_else(cluster: KafkaCluster) -> None:
+def test_readers_see_only_committed_transactions(cluster: KafkaCluster) -> None:
     topic = create_topic(cluster.bootstrap(), partitions=2)
     with create_producer(cluster, topic) as producer:
         producer.init_transactions()
@@ -60,7 +60,7 @@ def test_readers_see_what_was_committed_and_nothing_else(cluster: KafkaCluster) 
     assert len(values(cluster, topic, "read_uncommitted")) >= 150
 
 
-def test_the_version_on_the_wire_is_that_of_the_cluster(cluster: KafkaCluster) -> None:
+def test_uses_transaction_version_of_cluster(cluster: KafkaCluster) -> None:
     topic = create_topic(cluster.bootstrap(), partitions=2)
     level = 1 if cluster.features else 2
     with create_producer(cluster, topic) as producer:
@@ -74,7 +74,7 @@ def test_the_version_on_the_wire_is_that_of_the_cluster(cluster: KafkaCluster) -
     assert epochs[1] - epochs[0] == (0 if level == 1 else 1)
 
 
-def test_23_a_second_producer_fences_the_first(cluster: KafkaCluster) -> None:
+def test_23_second_producer_fences_first(cluster: KafkaCluster) -> None:
     topic = create_topic(cluster.bootstrap(), partitions=2)
     first, second = create_producer(cluster, topic), create_producer(cluster, topic)
     first.init_transactions()
@@ -91,7 +91,7 @@ def test_23_a_second_producer_fences_the_first(cluster: KafkaCluster) -> None:
     check(cluster, topic, [2])
 
 
-def test_a_transaction_of_which_the_broker_took_nothing_can_be_aborted(cluster: KafkaCluster) -> None:
+def test_transaction_without_accepted_records_can_be_aborted(cluster: KafkaCluster) -> None:
     topic = create_topic(cluster.bootstrap(), partitions=2, max_message_bytes="2000")
     with create_producer(cluster, topic) as producer:
         producer.init_transactions()
@@ -106,7 +106,7 @@ def test_a_transaction_of_which_the_broker_took_nothing_can_be_aborted(cluster: 
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_a_prepared_transaction_is_ended_by_another_producer(cluster: KafkaCluster, commit: bool) -> None:
+def test_another_producer_ends_prepared_transaction(cluster: KafkaCluster, commit: bool) -> None:
     topic = create_topic(cluster.bootstrap(), partitions=2)
     producer = create_producer(cluster, topic)
     producer.init_transactions()
@@ -124,7 +124,7 @@ def test_a_prepared_transaction_is_ended_by_another_producer(cluster: KafkaClust
     check(cluster, topic, *([[1, 2]] if commit else []))
 
 
-def test_offsets_are_part_of_the_transaction(cluster: KafkaCluster) -> None:
+def test_offsets_are_committed_with_the_transaction(cluster: KafkaCluster) -> None:
     topic = create_topic(cluster.bootstrap(), partitions=2)
     with create_producer(cluster, topic) as producer:
         producer.init_transactions()

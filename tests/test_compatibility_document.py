@@ -63,7 +63,7 @@ def write_results(file: Path, cases: dict[str, str]) -> None:
     file.write_text(f"<testsuites><testsuite>{elements}</testsuite></testsuites>")
 
 
-def test_spark_matrix_says_yes_only_where_a_test_of_the_feature_passed(tmp_path: Path) -> None:
+def test_spark_matrix_shows_yes_only_if_test_of_feature_passed(tmp_path: Path) -> None:
     write_results(tmp_path / "10.0.1.xml", {"test_writes_each_row_once_and_reports_tasks": ""})
     write_results(tmp_path / "9.5.0.xml", {"test_stream_writes_in_each_output_mode[append]": ""})
     write_results(tmp_path / "sail.xml", {"test_writes_each_row_once[options0]": ""})

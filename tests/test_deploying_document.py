@@ -22,12 +22,15 @@ JARS = Path(pyspark.__file__).parent / "jars"
 SUBMISSIONS = [
     command for line in command_lines(PAGE) for command in simple_commands(line) if command[0] == "spark-submit"
 ]
-OF_AMAZON = {"spark.emr-serverless.driverEnv.PYSPARK_DRIVER_PYTHON", "spark.emr-serverless.driverEnv.PYSPARK_PYTHON"}
+AMAZON_SETTINGS = {
+    "spark.emr-serverless.driverEnv.PYSPARK_DRIVER_PYTHON",
+    "spark.emr-serverless.driverEnv.PYSPARK_PYTHON",
+}
 """Settings from Amazon's documentation that Apache Spark lacks."""
 
 
 @cache
-def said_by(jar: str, kind: str) -> str:
+def read_jar_strings(jar: str, kind: str) -> str:
     """Return the string constants in the classes of a jar."""
     (path,) = JARS.glob(f"{jar}_*.jar")
     with zipfile.ZipFile(path) as archive:
@@ -36,9 +39,11 @@ def said_by(jar: str, kind: str) -> str:
 
 
 def read_spark_settings() -> str:
-    of_core = said_by("spark-core", r"internal/config/|SparkConf|SparkSubmit")
-    of_platforms = said_by("spark-kubernetes", r"deploy/k8s/Config") + said_by("spark-yarn", r"deploy/yarn/")
-    return of_core + of_platforms + said_by("spark-launcher", r"SparkLauncher")
+    core_strings = read_jar_strings("spark-core", r"internal/config/|SparkConf|SparkSubmit")
+    platform_strings = read_jar_strings("spark-kubernetes", r"deploy/k8s/Config") + read_jar_strings(
+        "spark-yarn", r"deploy/yarn/"
+    )
+    return core_strings + platform_strings + read_jar_strings("spark-launcher", r"SparkLauncher")
 
 
 def is_a_setting(name: str) -> bool:
@@ -55,7 +60,7 @@ def is_a_setting(name: str) -> bool:
 
 @pytest.mark.parametrize("command", SUBMISSIONS, ids=lambda command: " ".join(command[1:5]))
 def test_documented_spark_submit_options_exist(command: list[str]) -> None:
-    options = said_by("spark-launcher", r"SparkSubmitOptionParser")
+    options = read_jar_strings("spark-launcher", r"SparkSubmitOptionParser")
     for word in command[1:]:
         if word.startswith("--"):
             assert word in options
@@ -67,7 +72,7 @@ def test_settings_in_commands_and_files_exist() -> None:
     for block in blocks(PLATFORMS, "properties"):
         settings |= {line.partition("=")[0] for line in block.splitlines()}
     assert len(settings) >= 7
-    assert {name for name in settings if not is_a_setting(name)} == OF_AMAZON
+    assert {name for name in settings if not is_a_setting(name)} == AMAZON_SETTINGS
 
 
 def test_settings_in_text_exist() -> None:
@@ -78,7 +83,7 @@ def test_settings_in_text_exist() -> None:
 
 def test_detects_unknown_setting() -> None:
     assert not is_a_setting("spark.kubernetes.container.imagee")
-    assert "--archive-files" not in said_by("spark-launcher", r"SparkSubmitOptionParser")
+    assert "--archive-files" not in read_jar_strings("spark-launcher", r"SparkSubmitOptionParser")
 
 
 def test_dockerfile_copies_the_built_wheel() -> None:

@@ -44,7 +44,7 @@ integration/test_errors_document.py provoke."""
 
 
 @cache
-def said() -> str:
+def read_code_strings() -> str:
     """Return all strings in the code, one per line."""
     nodes = (
         node for path in (ROOT / "spark_kafka_sink").rglob("*.py") for node in ast.walk(ast.parse(path.read_text()))
@@ -57,7 +57,7 @@ def test_quoted_messages_exist_in_code(sentence: str) -> None:
     for piece in sentence.split("…"):
         option, _, text = piece.strip().partition(" ")
         # An OptionFault stores its option name separately from its text.
-        assert (text if option in OPTIONS else piece.strip()) in said()
+        assert (text if option in OPTIONS else piece.strip()) in read_code_strings()
 
 
 def test_finds_documented_message_in_program_output() -> None:
@@ -78,12 +78,12 @@ ENTRY = (
 OPEN = TransactionDescription("orders-1-0-0", ONGOING, ProducerIdAndEpoch(4711, 12), 60_000, 1)
 
 
-def refused(code: int) -> Mapping[str, BrokerError]:
+def build_rejections(code: int) -> Mapping[str, BrokerError]:
     return {TASKS[0].transactional_id: build_broker_error(code, "the commit")}
 
 
-LOOKED_UP: list[tuple[Callable[[], KafkaSinkError], str]] = [
-    (partial(precommit_errors.build_start_error, "no answer"), "Kafka cannot be written to exactly once"),
+DOCUMENTED_ERRORS: list[tuple[Callable[[], KafkaSinkError], str]] = [
+    (partial(precommit_errors.build_start_error, "no response"), "Kafka cannot be written to exactly once"),
     (
         partial(
             precommit_errors.build_first_epoch_rejected_error,
@@ -133,7 +133,7 @@ LOOKED_UP: list[tuple[Callable[[], KafkaSinkError], str]] = [
     (partial(decision_errors.build_transactions_not_open_error, ENTRY, ["orders-1-0-0"]), "are no longer open"),
     (partial(decision_errors.build_downgrade_error, ENTRY), "transaction.version was lowered"),
     (
-        partial(decision_errors.build_decision_in_doubt_error, ENTRY, KafkaSinkError("no answer.")),
+        partial(decision_errors.build_decision_in_doubt_error, ENTRY, KafkaSinkError("no response.")),
         "It is not known whether",
     ),
     (
@@ -145,23 +145,25 @@ LOOKED_UP: list[tuple[Callable[[], KafkaSinkError], str]] = [
         "newer driver has taken over",
     ),
     (
-        partial(commit_errors.build_unfinished_commit_error, ENTRY, KafkaSinkError("no answer."), {}),
+        partial(commit_errors.build_unfinished_commit_error, ENTRY, KafkaSinkError("no response."), {}),
         "it is not known whether all",
     ),
     (
-        partial(commit_errors.build_superseded_commit_error, ENTRY, refused(error_codes.PRODUCER_FENCED)),
+        partial(commit_errors.build_superseded_commit_error, ENTRY, build_rejections(error_codes.PRODUCER_FENCED)),
         "newer driver has taken over",
     ),
     (
-        partial(commit_errors.build_uncommitted_batch_error, ENTRY, refused(error_codes.NOT_COORDINATOR)),
+        partial(commit_errors.build_uncommitted_batch_error, ENTRY, build_rejections(error_codes.NOT_COORDINATOR)),
         "could not be committed yet",
     ),
     (
-        partial(commit_errors.build_not_committed_error, ENTRY, refused(error_codes.PRODUCER_FENCED)),
+        partial(commit_errors.build_not_committed_error, ENTRY, build_rejections(error_codes.PRODUCER_FENCED)),
         "can no longer be committed",
     ),
     (
-        partial(commit_errors.build_not_committed_error, ENTRY, refused(error_codes.TRANSACTIONAL_ID_NOT_FOUND)),
+        partial(
+            commit_errors.build_not_committed_error, ENTRY, build_rejections(error_codes.TRANSACTIONAL_ID_NOT_FOUND)
+        ),
         "but the brokers no longer know",
     ),
 ]
@@ -173,9 +175,9 @@ FOUND_BY_KAFKAS_NAME = {
 }
 
 
-@pytest.mark.parametrize(("refuse", "sentence"), LOOKED_UP)
-def test_exactly_once_errors_have_rows(refuse: Callable[[], KafkaSinkError], sentence: str) -> None:
-    rows = find_explaining_rows(str(refuse()))
+@pytest.mark.parametrize(("build_error", "sentence"), DOCUMENTED_ERRORS)
+def test_exactly_once_errors_have_rows(build_error: Callable[[], KafkaSinkError], sentence: str) -> None:
+    rows = find_explaining_rows(str(build_error()))
     assert [row.message for row in rows if row.message.startswith(sentence)]
     assert len(rows) <= 2  # more rows would confuse readers
 
@@ -189,8 +191,10 @@ def test_every_exactly_once_rejection_is_tested() -> None:
         and not name.startswith("_")
         and str(function.__annotations__["return"]) in vars(errors)
     }
-    looked_up = {refuse.func.__name__ for refuse, _ in LOOKED_UP if isinstance(refuse, partial)}
-    assert names == looked_up | FOUND_BY_KAFKAS_NAME
+    documented_functions = {
+        build_error.func.__name__ for build_error, _ in DOCUMENTED_ERRORS if isinstance(build_error, partial)
+    }
+    assert names == documented_functions | FOUND_BY_KAFKAS_NAME
 
 
 def test_documents_every_exception() -> None:

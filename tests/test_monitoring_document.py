@@ -66,14 +66,14 @@ def gateway() -> Iterator[tuple[str, list[bytes]]]:
     server.server_close()
 
 
-def test_a_batch_job_pushes_its_report(gateway: tuple[str, list[bytes]]) -> None:
+def test_batch_job_pushes_its_report(gateway: tuple[str, list[bytes]]) -> None:
     address, pushed = gateway
     example("push", {"gateway:9091": address})["push"](make_report())
     assert pushed[0].startswith(b"/metrics/job/nightly-orders\n")
     assert b'pykafka_rows_total{query="6d2a"} 1000.0' in pushed[0]
 
 
-def test_a_producer_is_scraped() -> None:
+def test_prometheus_scrapes_producer() -> None:
     from prometheus_client import REGISTRY
 
     with embedded_broker(topics={"t": 1}) as broker:
@@ -90,7 +90,7 @@ def test_a_producer_is_scraped() -> None:
     assert "kafka_producer_delivery_latency_seconds_bucket" in text
 
 
-def test_a_report_is_exported_by_opentelemetry() -> None:
+def test_opentelemetry_exports_report() -> None:
     out = io.StringIO()
     names = example("opentelemetry", {"ConsoleMetricExporter()": "ConsoleMetricExporter(out=OUT)"}, {"OUT": out})
     names["on_report"](make_report())

@@ -10,7 +10,7 @@ from pathlib import Path
 from spark_kafka_sink.spark.patches.drop_in import REDACTION_CONFS
 from spark_kafka_sink.spark.pool import IDLE_TIMEOUT_CONF, parse_idle_timeout
 from tests.documents import blocks
-from tests.test_deploying_document import is_a_setting, said_by
+from tests.test_deploying_document import is_a_setting, read_jar_strings
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = """
@@ -34,7 +34,9 @@ def load_spark_defaults() -> dict[str, str]:
 
 
 def test_spark_defaults_name_settings_of_spark_and_of_the_sink() -> None:
-    sql_settings = said_by("spark-catalyst", r"internal/SQLConf") + said_by("spark-sql-api", r"internal/")
+    sql_settings = read_jar_strings("spark-catalyst", r"internal/SQLConf") + read_jar_strings(
+        "spark-sql-api", r"internal/"
+    )
     names = load_spark_defaults().keys() - {IDLE_TIMEOUT_CONF}
     assert len(names) == 4
     assert {name for name in names if name not in sql_settings and not is_a_setting(name)} == set()

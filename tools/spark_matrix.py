@@ -35,7 +35,7 @@ FEATURES: Mapping[str, Sequence[str]] = {
     "dead letters": ("test_writes_too_large_records_to_dead_letter_topic",),
     "checks of `register`": (
         "test_rejects_mistake_after_shuffle_before_any_task",
-        "test_rejects_mistake_with_its_error",
+        "test_fails_with_error_about_unknown_option",
     ),
     "`mapInArrow`": ("test_writes_each_row_once_and_reports_tasks",),
     "SQL and tables": ("test_statements_suggested_by_the_error_write",),

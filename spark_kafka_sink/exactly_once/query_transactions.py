@@ -233,7 +233,7 @@ class QueryTransactions:
         # The request also sets the transaction timeout, which must be short, and must keep the mark for a claimed
         # prefix. The caller may be granted an epoch that another driver already has. If the caller then dies, that
         # driver decides its next batch under this timeout
-        # (test_driver_that_dies_after_it_was_granted_the_epoch_of_another_leaves_a_short_timeout).
+        # (test_start_that_dies_after_fencing_leaves_short_timeout).
         is_claimed = description is not None and has_claimed(description)
         identity = self._request_epoch(
             choose_expected_identity(description), compute_driver_fencing_timeout_ms(is_claimed=is_claimed)

@@ -56,9 +56,9 @@ def test_passes_next_request_only_after_response_was_sent() -> None:
     for _ in range(4):
         harness.run_once()
     assert [bytes(request.frame) for request in harness.requests] == [b"one"]
-    harness.send_response(harness.requests[0], ChannelResponse(frame=[b"answer"]))
+    harness.send_response(harness.requests[0], ChannelResponse(frame=[b"response"]))
     assert [bytes(request.frame) for request in harness.requests] == [b"one", b"two"]
-    assert harness.peers[0].frames == [b"answer"]
+    assert harness.peers[0].frames == [b"response"]
 
 
 @pytest.mark.parametrize(
@@ -84,10 +84,10 @@ def test_drops_response_to_disconnected_client(caplog: pytest.LogCaptureFixture)
     harness = ProcessorHarness(clients=2, nodes=2)
     request = harness.send_frame(0, b"one")
     harness.processor.close_connections(0)
-    harness.send_response(request, ChannelResponse(frame=[b"answer"]))
+    harness.send_response(request, ChannelResponse(frame=[b"response"]))
     second_request = harness.send_frame(1, b"two")
-    harness.send_response(second_request, ChannelResponse(frame=[b"answer"]))
-    assert (harness.peers[0].frames, harness.peers[1].frames) == ([], [b"answer"])
+    harness.send_response(second_request, ChannelResponse(frame=[b"response"]))
+    assert (harness.peers[0].frames, harness.peers[1].frames) == ([], [b"response"])
     assert caplog.text == ""
 
 

@@ -67,7 +67,7 @@ class WireClient:
         if not self.selector.is_channel_ready(channel_id):
             self.selector.connect(channel_id, self._system.resolve(f"broker{node}", 9092 + node)[0])
             self.selector.poll(1000)
-            assert self.selector.connected == [channel_id], "refused"
+            assert self.selector.connected == [channel_id], "the connection was refused"
         self._correlation_id += 1
         self.selector.send(
             NetworkSend(channel_id, encode_request(message, version, self._correlation_id, self._client_id))

@@ -59,7 +59,7 @@ def test_shows_leaderless_partition_without_offsets(capsys: Output, broker: Embe
     assert capsys.readouterr().out.splitlines()[3].split() == ["t", "1", "none", "1,0", "1,0", "?", "?", "?"]
 
 
-def test_prints_error_for_missing_topic_and_refusing_server(capsys: Output, broker: EmbeddedBroker) -> None:
+def test_prints_error_for_missing_topic_and_refused_connection(capsys: Output, broker: EmbeddedBroker) -> None:
     assert topics(broker, "nope") == 1
     assert "topic nope: does not exist" in capsys.readouterr().err
     assert main(["topics", "--bootstrap-server", "127.0.0.1:1"]) == 1

@@ -154,9 +154,7 @@ def test_abort_aborts_undecided_transactions(capsys: Output, query: Query) -> No
     assert "driver-1" in capsys.readouterr().out, "the list shows the query's driver, not this command"
 
 
-def test_abort_allows_running_the_aborted_job_again_unless_another_run_of_it_is_committed(
-    capsys: Output, broker: EmbeddedBroker
-) -> None:
+def test_abort_allows_rerun_unless_another_run_is_committed(capsys: Output, broker: EmbeddedBroker) -> None:
     """The last decision is about an earlier job, or about an earlier run of this one that a scheduler has retried."""
     jobs = Query(broker, checkpoint="")
     start = jobs.begin()
@@ -256,9 +254,7 @@ def test_abort_deletes_unnamed_job_that_has_no_open_transaction(
     assert read_values(broker) == rows(0)
 
 
-def test_abort_of_superseded_attempt_of_unnamed_job_does_not_allow_to_run_a_job_again(
-    capsys: Output, broker: EmbeddedBroker
-) -> None:
+def test_abort_of_superseded_attempt_does_not_allow_rerun(capsys: Output, broker: EmbeddedBroker) -> None:
     job = Query(broker, prefix=generate_job_prefix(), checkpoint="", has_user_prefix=False)
     start = job.begin()
     written = job.write_tasks(start, 0)

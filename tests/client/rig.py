@@ -116,5 +116,5 @@ def all_failed_in_order(rig: Rig, count: int) -> bool:
     return len(ids) == count and ids == sorted(ids) and all(response.disconnected for response in rig.responses)
 
 
-def answered_apis(rig: Rig) -> list[ApiKey]:
+def list_apis_with_response(rig: Rig) -> list[ApiKey]:
     return [response.request.api_key for response in rig.responses if response.message is not None]

@@ -78,6 +78,6 @@ def test_lookup_uses_canonical_names() -> None:
     assert BootstrapLookup(config, system).try_resolve() == (Node(-1, "canonical", 9092),)
 
 
-def test_lookup_rejects_invalid_address_at_once() -> None:
+def test_lookup_rejects_invalid_address_immediately() -> None:
     with pytest.raises(ConfigurationError, match="which is not HOST:PORT"):
         BootstrapLookup(ClientConfig(("broker",), bootstrap_resolve_timeout_ms=1), FakeSystem())

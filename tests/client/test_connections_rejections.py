@@ -120,7 +120,7 @@ def test_logs_rejected_credentials_once_as_error(caplog: pytest.LogCaptureFixtur
         (ChannelStateKind.READY, True, "before the response to ApiVersions"),
     ],
 )
-def test_lost_connection_suggests_wrong_security_protocol_only_if_the_broker_has_sent_nothing(
+def test_lost_connection_suggests_wrong_protocol_only_without_any_response(
     kind: ChannelStateKind, has_received: bool, expected: str
 ) -> None:
     rig = Rig(1).bootstrap()

@@ -152,7 +152,7 @@ def test_no_end_of_a_lookup_is_missed() -> None:
         assert lookup.result() == 1
 
 
-def test_runs_lookup_at_once_if_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_lookup_synchronously_if_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 

@@ -50,7 +50,7 @@ def await_metadata_update(rig: Rig, limit_ms: float) -> None:
     rig.poll_until(lambda: rig.metadata.version > before, limit_ms=limit_ms)
 
 
-def test_asks_another_broker_when_first_does_not_respond() -> None:
+def test_queries_another_broker_when_first_does_not_respond() -> None:
     rig = rig_awaiting_metadata(after_ms=math.inf)
     assert metadata_request_counts(rig) == [2, 0, 0]
     await_metadata_update(rig, 1.5 * UNRESPONSIVE_AFTER_MS)
@@ -75,7 +75,7 @@ def test_accepts_slow_response_of_first_broker() -> None:
     await_metadata_update(rig, 2 * UNRESPONSIVE_AFTER_MS)
 
 
-def test_waits_for_broker_that_answers_earlier_requests() -> None:
+def test_waits_for_broker_that_responds_to_earlier_requests() -> None:
     rig = rig_with_requests(6, max_in_flight_requests_per_connection=10)
     delay_metadata(rig, 0, math.inf)
     rig.metadata.request_update()
@@ -88,7 +88,7 @@ def test_waits_for_broker_that_answers_earlier_requests() -> None:
     assert sum(metadata_request_counts(rig)) == 3
 
 
-def test_asks_each_unresponsive_broker_once() -> None:
+def test_queries_each_unresponsive_broker_once() -> None:
     rig = rig_awaiting_metadata(after_ms=math.inf)
     for node_id in (1, 2):
         delay_metadata(rig, node_id, math.inf)

@@ -27,7 +27,7 @@ def test_rebootstraps_when_no_known_broker_can_be_tried() -> None:
     rig.make_ready(7)
 
 
-def test_tries_refusing_addresses_one_after_another() -> None:
+def test_tries_bootstrap_addresses_one_after_another() -> None:
     rig = Rig(1, bootstrap=tuple(Node(-1 - index, f"gone{index}", 9092) for index in range(50)))
     rig.pass_time(2_000)
     assert 2 <= len(rig.system.connects) <= 8

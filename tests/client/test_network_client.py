@@ -235,7 +235,7 @@ def test_retries_api_versions_in_version_0_without_hint() -> None:
     assert len(rig.system.connects) == 1
 
 
-def test_retries_api_versions_in_version_0_after_rejection_in_layout_of_rejected_version() -> None:
+def test_retries_api_versions_in_version_0_after_rejection_in_its_layout() -> None:
     """The mock cluster of librdkafka rejects a version that it does not support in that version's layout."""
     rig = Rig(1)
 

@@ -1,4 +1,4 @@
-"""Choice of the broker for requests that any broker can answer: the least loaded responsive one."""
+"""Choice of the broker for requests that any broker can handle: the least loaded responsive one."""
 
 from __future__ import annotations
 

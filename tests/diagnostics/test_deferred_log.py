@@ -68,7 +68,7 @@ def test_does_not_defer_other_threads_and_packages(caplog: pytest.LogCaptureFixt
     assert caplog.messages == ["of another thread", "of another package"]
 
 
-def test_exempt_package_logs_at_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_exempt_package_logs_immediately(caplog: pytest.LogCaptureFixture) -> None:
     names = ("spark_kafka_sink.formats.schema_registry", "spark_kafka_sink.formats", "spark_kafka_sink.formatting")
     registry, formats, another = map(logging.getLogger, names)
     with defer_log(exempt="spark_kafka_sink.formats"):

@@ -54,7 +54,7 @@ def test_mismatch_is_error_or_warning_with_both_counts(
 
 @pytest.mark.parametrize("is_unproven", [False, True])
 @pytest.mark.parametrize("batch", [Batch("q", 7), Batch(key="k", scope="t")], ids=["stream", "job"])
-def test_tolerated_mismatch_says_that_other_rows_are_missing(
+def test_tolerated_mismatch_warns_of_skipped_rows(
     batch: Batch, is_unproven: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The batch does not fail, so the remedies of the error do not apply."""

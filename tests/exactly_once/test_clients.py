@@ -56,7 +56,7 @@ def test_caches_the_last_clients_and_closes_the_others() -> None:
     assert set(closed) == set(used)
 
 
-def test_client_sends_requests_for_many_transactions_at_once() -> None:
+def test_client_sends_requests_for_many_transactions_concurrently() -> None:
     config = ProducerConfig.parse({"bootstrap.servers": "127.0.0.1:1"}).client_config()
     with patch.object(clients, "BlockingClient") as client_class:
         clients.create_client(config)

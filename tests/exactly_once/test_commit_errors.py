@@ -112,7 +112,7 @@ def test_error_after_the_commit_of_job_is_logged(
     ],
     ids=["stream", "job with a key", "job without a key", "job without a name"],
 )
-def test_fenced_driver_says_whether_its_batch_may_be_written_again(
+def test_error_of_fenced_driver_advises_on_writing_batch_again(
     prefix: str, batch: Batch, remedy: str, remedy_in_doubt: str
 ) -> None:
     entry = Entry(prefix, timeout_ms=60_000).with_decision(batch, SUMMARY, TRANSACTIONS)
@@ -153,7 +153,7 @@ def test_job_in_doubt_has_the_same_remedy_whether_or_not_its_driver_was_fenced()
             assert message.endswith(remedy)
 
 
-def test_job_in_doubt_is_compared_with_the_last_decision_before_abort_because_a_newer_job_may_use_the_prefix() -> None:
+def test_job_in_doubt_is_compared_with_last_decision_before_abort() -> None:
     remedy = decision_errors.build_unknown_outcome_remedy(JOB)
     listing, _, outcomes = remedy.partition("\n")
     assert (
@@ -212,7 +212,7 @@ def test_unfinished_job_names_the_command_and_the_time_left_for_it() -> None:
         assert f"{command} before the transaction timeout (60 s since they began) has passed." in message
 
 
-def test_superseded_driver_lists_rejected_transactions_and_says_how_to_find_out_whether_they_are_lost() -> None:
+def test_superseded_driver_lists_rejected_transactions_and_remedy() -> None:
     rejections = {
         transaction.transactional_id: build_broker_error(error_codes.PRODUCER_FENCED, transaction.transactional_id)
         for transaction in reversed(TRANSACTIONS[:2])
@@ -258,7 +258,7 @@ def test_start_after_unfinished_job_names_the_job_that_must_not_be_run_again() -
     )
 
 
-def test_start_after_unfinished_stream_says_once_that_it_can_be_started_again() -> None:
+def test_start_after_unfinished_stream_has_one_remedy() -> None:
     error = commit_errors.build_unfinished_commit_error(STREAM, DISCONNECTED, {})
     message = str(convert(commit_errors.convert_earlier_batch_errors, STREAM, error))
     assert message == (
@@ -279,7 +279,7 @@ def test_start_after_unfinished_stream_says_once_that_it_can_be_started_again() 
     ],
     ids=["stream", "job with a key", "job without a key"],
 )
-def test_lost_commit_says_what_a_later_run_writes(batch: Batch, consequence: str) -> None:
+def test_lost_commit_error_describes_later_run(batch: Batch, consequence: str) -> None:
     entry = Entry("p", timeout_ms=60_000).with_decision(batch, SUMMARY, TRANSACTIONS)
     lost = TRANSACTIONS[0].transactional_id
     error = commit_errors.build_not_committed_error(
@@ -363,7 +363,7 @@ def test_forgotten_transactions_may_be_committed_even_if_others_are_lost() -> No
     assert "may be committed" not in str(commit_errors.build_not_committed_error(STREAM, {lost: rejections[lost]}))
 
 
-def test_messages_that_advise_a_comparison_say_that_open_transactions_hide_rows() -> None:
+def test_messages_that_advise_comparison_mention_open_transactions() -> None:
     """A user who compares too early finds no records behind an open transaction, and writes their rows again."""
     fenced = {TRANSACTIONS[0].transactional_id: build_broker_error(error_codes.PRODUCER_FENCED, "fenced")}
     messages = (

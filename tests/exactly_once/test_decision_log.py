@@ -354,7 +354,7 @@ def test_listing_omits_unreadable_entry_with_warning(broker: EmbeddedBroker, cap
 
 
 @pytest.mark.parametrize("broker", [2], indirect=True)
-def test_start_reads_less_than_a_megabyte_after_ten_thousand_batches_of_five_hundred_prefixes(
+def test_start_reads_less_than_a_megabyte_of_log_with_many_batches(
     broker: EmbeddedBroker,
 ) -> None:
     """Nothing is compacted yet: for each batch the log has a decision and a "done" record with their markers."""

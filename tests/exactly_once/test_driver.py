@@ -423,7 +423,7 @@ SINK_REMEDY = (
 )
 
 
-def test_operator_is_told_the_timeout_that_brokers_do_not_grant(query: Query) -> None:
+def test_manual_abort_names_timeout_that_brokers_reject(query: Query) -> None:
     query.begin()
     query.broker.cluster.coordinator.max_timeout_ms = 4_998
     with pytest.raises(BrokerError) as error:
@@ -435,7 +435,7 @@ def test_operator_is_told_the_timeout_that_brokers_do_not_grant(query: Query) ->
 
 
 @pytest.mark.parametrize("broker", [1], indirect=True)
-def test_next_batch_fails_if_the_limit_for_timeouts_was_decreased_and_next_start_continues(query: Query) -> None:
+def test_batch_fails_after_timeout_limit_was_decreased_and_restart_continues(query: Query) -> None:
     """With version 1, the driver requests an epoch for each batch, with a timeout derived from that of its tasks."""
     query.run(0)
     query.broker.cluster.coordinator.max_timeout_ms = 10_000

@@ -192,12 +192,12 @@ def test_commits_batch_although_superseded_attempts_cannot_be_aborted(
     start = query.begin()
     prepared = query.write_tasks(start, 0)
     query.write(start, 1, "of an attempt that lost", attempt=1)
-    with patch.object(QueryTransactions, step, side_effect=NetworkError("no broker answers")):
+    with patch.object(QueryTransactions, step, side_effect=NetworkError("no broker responds")):
         query.commit(start, 0, prepared)
     assert read_values(query.broker) == rows(0)
     assert "batch 0 of query query-1 is committed" in caplog.text
     assert "superseded task attempts may still be open. They end when they time out" in caplog.text
-    assert "no broker answers" in caplog.text
+    assert "no broker responds" in caplog.text
     query.run(1)
     assert read_values(query.broker) == rows(0, 1)
 
@@ -248,9 +248,7 @@ def fail_when_done(error: KafkaSinkError) -> Any:
     return patch.object(QueryTransactions, "write", write)
 
 
-def test_open_transaction_of_job_whose_done_record_got_no_response_can_be_ended_as_the_warning_says(
-    query: Query, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_advice_for_lost_done_response_ends_open_transaction(query: Query, caplog: pytest.LogCaptureFixture) -> None:
     start = query.begin()
     prepared = query.write_tasks(start, 0)
     query.write(start, 1, "of an attempt that lost", attempt=1)
@@ -258,7 +256,7 @@ def test_open_transaction_of_job_whose_done_record_got_no_response_can_be_ended_
 
     def write_without_response(transactions: QueryTransactions, state: WriterState, entry: Entry) -> WriterState:
         original(transactions, state, entry)
-        raise NetworkError("no broker answers")
+        raise NetworkError("no broker responds")
 
     with patch.object(QueryTransactions, "write", write_without_response), Driver(query.delivery) as driver:
         driver.commit(start, Batch(), prepared, BOTH_TASKS)
@@ -312,7 +310,7 @@ def test_error_warns_against_rerun_of_job_without_key_if_decision_is_in_doubt(
         original(writing, timeout_ms)
         query.broker.control.when(api=api, times=None).fail(error_codes.UNSUPPORTED_VERSION)
         if api is ApiKey.END_TXN:
-            raise NetworkError("no answer.")
+            raise NetworkError("no response.")
         raise ProducerFencedError("fenced", code=error_codes.PRODUCER_FENCED, name="PRODUCER_FENCED")
 
     monkeypatch.setattr(LogTransaction, "commit", commit)

@@ -91,7 +91,7 @@ def test_decision_is_in_doubt_if_its_commit_fails(query: Query) -> None:
         query.commit(start, 0, prepared)
 
 
-def test_decision_that_fails_after_a_fenced_try_is_not_in_doubt(query: Query) -> None:
+def test_decision_that_fails_after_a_fenced_attempt_is_not_in_doubt(query: Query) -> None:
     """The fenced try has certainly decided nothing, and the next one fails before its commit."""
     start = query.begin()
     prepared = query.write_tasks(start, 0)
@@ -173,9 +173,7 @@ def test_unnamed_job_without_rows_leaves_no_entry(query: Query) -> None:
         assert transactions.read_entry().generation == 0, "the log has no entry"
 
 
-def test_unnamed_job_without_rows_warns_that_an_attempt_may_have_left_its_transaction_open(
-    query: Query, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_unnamed_job_without_rows_warns_of_open_transactions(query: Query, caplog: pytest.LogCaptureFixture) -> None:
     delivery = dataclasses.replace(query.delivery, is_single_use=True)
     with Driver(delivery) as driver:
         start = driver.begin("job")
@@ -218,7 +216,7 @@ def test_decision_whose_commit_was_reported_as_fenced_is_not_written_again(query
 
 
 @pytest.mark.parametrize("has_predecessor", [False, True])
-def test_driver_gives_way_to_one_that_began_after_the_driver_id_was_described(
+def test_driver_is_fenced_by_start_after_description_of_driver_id(
     query: Query, monkeypatch: pytest.MonkeyPatch, *, has_predecessor: bool
 ) -> None:
     if has_predecessor:

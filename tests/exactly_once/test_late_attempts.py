@@ -125,9 +125,9 @@ def test_checks_for_late_attempt_only_after_fencing_error(
     raise_if_late_attempt_was_fenced(too_large, config, start, timeout_ms=10_000)
     fenced = KafkaSinkError("of a task")
     fenced.__cause__ = ProducerFencedError("x", code=error_codes.PRODUCER_FENCED, name="")
-    with patch.object(late_attempts, "describe_transactions", side_effect=NetworkError("no broker answers")):
+    with patch.object(late_attempts, "describe_transactions", side_effect=NetworkError("no broker responds")):
         raise_if_late_attempt_was_fenced(fenced, config, start, timeout_ms=10_000)
-    assert "Could not find out whether there is a newer driver (prefix p): no broker answers" in caplog.text
+    assert "Could not find out whether there is a newer driver (prefix p): no broker responds" in caplog.text
     with pytest.raises(ExactlyOnceError, match="a newer driver or `pykafka transactions` has taken over"):
         raise_if_late_attempt_was_fenced(fenced, config, start, timeout_ms=10_000)
 

@@ -74,10 +74,10 @@ def test_warns_if_response_lacks_cleanup_policy(
     handle = load_handler(ApiKey.DESCRIBE_CONFIGS).handle
 
     def without(context: RequestContext, request: Any) -> Any:
-        answer: Any = handle(context, request)
-        for row in answer.results:
+        response: Any = handle(context, request)
+        for row in response.results:
             row.configs.clear()
-        return answer
+        return response
 
     monkeypatch.setattr(load_handler(ApiKey.DESCRIBE_CONFIGS), "handle", without)
     with caplog.at_level(logging.WARNING, "spark_kafka_sink"):

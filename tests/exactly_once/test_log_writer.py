@@ -113,8 +113,8 @@ def test_records_of_a_transaction_are_one_batch(
 FAULTS: dict[str, Callable[[FaultBuilder], object]] = {
     "lost before": lambda fault: fault.drop(),
     "lost after": lambda fault: fault.drop(execute_first=True),
-    "never answered": lambda fault: fault.never_respond(),
-    "carried out, never answered": lambda fault: fault.never_respond(execute_first=True),
+    "no response": lambda fault: fault.never_respond(),
+    "executed, no response": lambda fault: fault.never_respond(execute_first=True),
     "a failure without a name": lambda fault: fault.fail(codes.UNKNOWN_SERVER_ERROR),
     "carried out, and a failure": lambda fault: fault.fail(codes.UNKNOWN_SERVER_ERROR, execute_first=True),
     "still ending": lambda fault: fault.fail(codes.CONCURRENT_TRANSACTIONS),

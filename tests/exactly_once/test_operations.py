@@ -202,9 +202,7 @@ def test_finished_batch_leaves_no_transaction_of_superseded_attempt_open(
 
 
 @pytest.mark.parametrize("operate", [operations.finish, operations.give_up])
-def test_error_after_the_claim_of_finish_names_the_command_that_ends_open_transactions(
-    query: Query, operate: Callable[..., object]
-) -> None:
+def test_error_after_claim_of_finish_names_abort_command(query: Query, operate: Callable[..., object]) -> None:
     """The batch is recorded as done by then, so that the same action finds nothing to do."""
     decide_and_stop_before_commit(query, has_superseded_attempt=True)
     error = NetworkError("the coordinator did not respond.")
@@ -323,7 +321,7 @@ def test_query_without_register_continues_after_operation(
     assert start.is_decided(query.batch(0)) == (operation is not operations.abort)
 
 
-def test_operation_does_not_hide_that_a_newer_driver_has_taken_over(query: Query) -> None:
+def test_operation_reports_take_over_by_newer_driver(query: Query) -> None:
     query.begin()
     query.with_new_driver().begin()
     operations.abort(client_options(query.broker), PREFIX, LOG)

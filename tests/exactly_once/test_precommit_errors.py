@@ -36,10 +36,10 @@ def test_rejects_brokers_without_transactions_before_the_first_row(
     config = ClusterConfig(version_limits=dict.fromkeys(absent, ABSENT))
     with EmbeddedBroker(config, ListenerConfig()) as broker:
         delivery = dataclasses.replace(Query(broker).delivery, is_single_use=is_single_use)
-        with Driver(delivery) as driver, pytest.raises(PreflightError) as refused:
+        with Driver(delivery) as driver, pytest.raises(PreflightError) as error:
             driver.begin("driver-1")
-    assert "nothing was written" in str(refused.value)
-    assert "Exactly-once delivery requires Kafka 3.0 or newer" in str(refused.value)
+    assert "nothing was written" in str(error.value)
+    assert "Exactly-once delivery requires Kafka 3.0 or newer" in str(error.value)
 
 
 @pytest.mark.parametrize("code", [error_codes.INVALID_TXN_STATE, error_codes.POLICY_VIOLATION], ids=["lost", "not yet"])
@@ -57,13 +57,13 @@ def test_error_names_first_transactions_and_counts_the_others(
 
 
 def test_other_rejections_of_tasks_are_not_converted() -> None:
-    refused = build_broker_error(error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactional id p-1-0-0")
+    error = build_broker_error(error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactional id p-1-0-0")
     with (
         pytest.raises(BrokerError) as raised,
         precommit_errors.convert_rejected_transaction_timeout("p-1-0-0", 900_000, is_user_timeout=True),
     ):
-        raise refused
-    assert raised.value is refused
+        raise error
+    assert raised.value is error
 
 
 USER_TIMEOUT = "Decrease kafka.transaction.timeout.ms"
@@ -123,7 +123,7 @@ def test_error_names_what_stopped_the_write() -> None:
         assert message in str(error)
 
 
-def test_moved_checkpoint_must_contain_the_last_decided_batch_before_another_prefix_is_used() -> None:
+def test_moved_checkpoint_must_contain_last_decided_batch() -> None:
     """A stop may interrupt the query after the sink's commit and before Spark's. The batch is then run again."""
     message = str(precommit_errors.build_checkpoint_mismatch_error(ENTRY, "/b"))
     steps = (
@@ -167,7 +167,7 @@ SUMMARY, OTHER_SUMMARY = (BatchSummary.from_row_counts({"t": rows}, rows) for ro
     ],
     ids=["stream", "job"],
 )
-def test_mismatch_advises_to_write_only_the_missing_rows_and_new_name_only_if_all_are_missing(
+def test_mismatch_advises_new_name_only_if_all_rows_are_missing(
     batch: Batch, option: str, other_option: str, cause: str, newest_checkpoint: str
 ) -> None:
     """A new key or prefix is not compared with any decision, so it writes the committed rows once more."""

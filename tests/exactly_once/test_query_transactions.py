@@ -152,7 +152,7 @@ def test_gives_up_after_max_tries_fenced_writes(
     driver = one.claim(one.fence(None), Entry(PREFIX), claim_entry("one"))
     before, tried = one.read_entry(), list[WriterState]()
 
-    def refused(state: WriterState, entry: Entry) -> WriterState:
+    def reject_write(state: WriterState, entry: Entry) -> WriterState:
         tried.append(state)
         assert len(tried) <= MAX_TRIES, "it does not give up"
         raise precommit_errors.build_other_driver_error(one.driver_id)
@@ -162,7 +162,7 @@ def test_gives_up_after_max_tries_fenced_writes(
             WriterState(driver),
             before,
             before.with_decision(Batch("q", 0), BatchSummary.from_row_counts({}, 0), ()),
-            refused,
+            reject_write,
         )
     assert len(tried) == MAX_TRIES
     assert len({state.id_and_epoch for state in tried}) == MAX_TRIES, "each turn has an epoch of its own"

@@ -43,7 +43,9 @@ class FakeRegistry:
         self.url = ""
         self._ids: dict[str, int] = {}
 
-    def answer(self, method: str, target: str, headers: dict[str, str], body: bytes) -> tuple[int, dict[str, Any]]:
+    def handle_request(
+        self, method: str, target: str, headers: dict[str, str], body: bytes
+    ) -> tuple[int, dict[str, Any]]:
         self.requests.append((method, target))
         self.headers.append(headers)
         if self.error_statuses:
@@ -149,17 +151,17 @@ def fake_registry(context: ssl.SSLContext | None = None) -> Iterator[FakeRegistr
                 super().handle()
 
         def do_GET(self) -> None:
-            self._answer("GET")
+            self._respond("GET")
 
         def do_POST(self) -> None:
-            self._answer("POST")
+            self._respond("POST")
 
-        def _answer(self, method: str) -> None:
+        def _respond(self, method: str) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            status, answer = registry.answer(
+            status, content = registry.handle_request(
                 method, self.path, {name.lower(): value for name, value in self.headers.items()}, body
             )
-            data = json.dumps(answer).encode()
+            data = json.dumps(content).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
             self.send_header("Content-Length", str(len(data)))

@@ -110,7 +110,7 @@ def test_honors_and_logs_retry_after(fake: FakeRegistry, caplog: pytest.LogCaptu
 
 
 @pytest.mark.parametrize("retry_after", ["21600", "30", "9" * 400])
-def test_fails_at_once_when_retry_after_exceeds_timeout(fake: FakeRegistry, retry_after: str) -> None:
+def test_fails_immediately_when_retry_after_exceeds_timeout(fake: FakeRegistry, retry_after: str) -> None:
     clock = Clock()
     fake.error_statuses, fake.retry_after = [429] * 20, retry_after
     with pytest.raises(

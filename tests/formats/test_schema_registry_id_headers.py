@@ -51,7 +51,7 @@ def read_headers(records: pa.Table) -> list[dict[str, bytes]]:
 
 
 def read_guid(registry: FakeRegistry, subject: str) -> bytes:
-    _, version = registry.answer("GET", f"/subjects/{subject}/versions/latest", {}, b"")
+    _, version = registry.handle_request("GET", f"/subjects/{subject}/versions/latest", {}, b"")
     return b"\1" + UUID(version["guid"]).bytes
 
 

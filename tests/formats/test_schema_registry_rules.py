@@ -62,7 +62,7 @@ def test_rejects_default_write_rules_of_a_new_subject(fake: FakeRegistry, return
 
 def test_waits_until_follower_has_registered_version(fake: FakeRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
     sleeps_s: list[float] = []
-    respond = fake.answer
+    respond = fake.handle_request
     fake.returns_id_only = True
 
     def respond_like_follower(method: str, *request: Any) -> tuple[int, dict[str, Any]]:
@@ -70,7 +70,7 @@ def test_waits_until_follower_has_registered_version(fake: FakeRegistry, monkeyp
             return 404, {"error_code": 40401, "message": "Subject 's' not found."}
         return respond(method, *request)
 
-    monkeypatch.setattr(fake, "answer", respond_like_follower)
+    monkeypatch.setattr(fake, "handle_request", respond_like_follower)
     assert register(SchemaRegistryClient(RegistryConfig((fake.url,)), sleep=sleeps_s.append)) == 1
     assert sleeps_s == [0.1]
 

@@ -15,12 +15,12 @@ def frame(payload: bytes) -> bytes:
 
 
 class FramePeer(Peer):
-    """Splits received bytes into frames, and passes each to `answer`, which sends it back by default."""
+    """Splits received bytes into frames, and passes each to `respond`, which sends it back by default."""
 
-    def __init__(self, answer: Callable[[FakeConnection, bytes], None] | None = None) -> None:
+    def __init__(self, respond: Callable[[FakeConnection, bytes], None] | None = None) -> None:
         self.frames: list[bytes] = []
         self.closed = 0
-        self._answer = answer or (lambda connection, payload: connection.send(frame(payload)))
+        self._respond = respond or (lambda connection, payload: connection.send(frame(payload)))
         self._bytes: dict[FakeConnection, bytes] = {}
 
     def on_bytes(self, connection: FakeConnection, data: bytes) -> None:
@@ -31,14 +31,14 @@ class FramePeer(Peer):
                 break
             payload, pending = pending[4 : 4 + size], pending[4 + size :]
             self.frames.append(payload)
-            self._answer(connection, payload)
+            self._respond(connection, payload)
         self._bytes[connection] = pending
 
     def on_close(self, connection: FakeConnection) -> None:
         self.closed += 1
 
 
-class SilentPeer(Peer):
+class UnresponsivePeer(Peer):
     """Accepts connections and bytes, and never responds."""
 
 

@@ -12,7 +12,7 @@ from spark_kafka_sink.network.channel_timeouts import ChannelTimeouts
 from spark_kafka_sink.network.frame import NetworkSend
 from spark_kafka_sink.network.selector import Selector
 from tests.fake_system import FakeConnection, FakeSystem
-from tests.network.peers import FramePeer, SilentPeer, address, connect, frame, poll_until, received
+from tests.network.peers import FramePeer, UnresponsivePeer, address, connect, frame, poll_until, received
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def selector(system: FakeSystem) -> Selector:
 
 
 def test_reports_connection_in_one_poll_only(system: FakeSystem, selector: Selector) -> None:
-    system.listen("broker", 9092, SilentPeer())
+    system.listen("broker", 9092, UnresponsivePeer())
     connect(system, selector)
     assert selector.is_channel_ready("a")
     selector.poll(0)
@@ -35,7 +35,7 @@ def test_reports_connection_in_one_poll_only(system: FakeSystem, selector: Selec
 
 def test_reports_immediate_connection_without_waiting(system: FakeSystem, selector: Selector) -> None:
     system.connect_at_once = True
-    system.listen("broker", 9092, SilentPeer())
+    system.listen("broker", 9092, UnresponsivePeer())
     selector.connect("a", address(system))
     before = system.now()
     selector.poll(10_000)
@@ -85,7 +85,7 @@ def test_sends_frame_and_receives_response(system: FakeSystem, selector: Selecto
 
 
 def test_writes_send_without_waiting_for_poll_timeout(system: FakeSystem, selector: Selector) -> None:
-    system.listen("broker", 9092, SilentPeer())
+    system.listen("broker", 9092, UnresponsivePeer())
     connect(system, selector)
     before = system.now()
     selector.send(NetworkSend("a", [b"x"]))
@@ -96,7 +96,7 @@ def test_writes_send_without_waiting_for_poll_timeout(system: FakeSystem, select
 def large_send_to_a_slow_reader() -> tuple[FakeSystem, Selector]:
     """Send 10,000 bytes to a peer that accepts 1,000 in every 5 ms."""
     system = FakeSystem(latency_ms=5.0, window_bytes=1000)
-    system.listen("broker", 9092, SilentPeer())
+    system.listen("broker", 9092, UnresponsivePeer())
     selector = Selector(system)
     connect(system, selector)
     selector.send(NetworkSend("a", [b"x" * 10_000]))
@@ -133,7 +133,7 @@ def test_writing_poll_ends_at_response_on_another_channel() -> None:
 
 
 def test_rejects_second_send_while_channel_is_writing(system: FakeSystem, selector: Selector) -> None:
-    system.listen("broker", 9092, SilentPeer())
+    system.listen("broker", 9092, UnresponsivePeer())
     connect(system, selector)
     selector.send(NetworkSend("a", [b"x"]))
     with pytest.raises(IllegalStateError):
@@ -146,14 +146,14 @@ def test_rejects_send_to_unknown_channel(selector: Selector) -> None:
 
 
 def test_rejects_connect_with_id_in_use(system: FakeSystem, selector: Selector) -> None:
-    system.listen("broker", 9092, SilentPeer())
+    system.listen("broker", 9092, UnresponsivePeer())
     connect(system, selector)
     with pytest.raises(IllegalStateError):
         selector.connect("a", address(system))
 
 
 def test_returns_responses_received_together_one_per_poll_in_order(system: FakeSystem, selector: Selector) -> None:
-    system.listen("broker", 9092, SilentPeer())
+    system.listen("broker", 9092, UnresponsivePeer())
     connection = connect(system, selector)
     connection.send(frame(b"1") + frame(b"2") + frame(b""))
     events = []
@@ -164,7 +164,7 @@ def test_returns_responses_received_together_one_per_poll_in_order(system: FakeS
 
 
 def test_busy_channel_does_not_delay_another(system: FakeSystem, selector: Selector) -> None:
-    system.listen("broker", 9092, SilentPeer())
+    system.listen("broker", 9092, UnresponsivePeer())
     chatty, quiet = connect(system, selector, "chatty"), connect(system, selector, "quiet")
     chatty.send(frame(b"x") * 100)
     quiet.send(frame(b"y"))
@@ -173,7 +173,7 @@ def test_busy_channel_does_not_delay_another(system: FakeSystem, selector: Selec
 
 
 def test_assembles_frame_received_byte_by_byte(system: FakeSystem, selector: Selector) -> None:
-    system.listen("broker", 9092, SilentPeer())
+    system.listen("broker", 9092, UnresponsivePeer())
     connection = connect(system, selector)
     for position, byte in enumerate(frame(b"hello")):
         connection.send(bytes([byte]), after_ms=position)
@@ -193,7 +193,7 @@ def test_assembles_frame_received_byte_by_byte(system: FakeSystem, selector: Sel
 def test_closes_foreign_peer_and_names_its_protocol(
     system: FakeSystem, selector: Selector, start: bytes, message: str
 ) -> None:
-    system.listen("broker", 9092, SilentPeer())
+    system.listen("broker", 9092, UnresponsivePeer())
     connect(system, selector).send(start)
     poll_until(selector, lambda: bool(selector.disconnected))
     error = selector.disconnected["a"].error
@@ -203,7 +203,7 @@ def test_closes_foreign_peer_and_names_its_protocol(
 
 
 def test_does_not_read_muted_channel(system: FakeSystem, selector: Selector) -> None:
-    system.listen("broker", 9092, SilentPeer())
+    system.listen("broker", 9092, UnresponsivePeer())
     connection = connect(system, selector)
     selector.mute("a")
     connection.send(frame(b"1"))
@@ -227,7 +227,7 @@ def test_muted_channel_still_writes(system: FakeSystem, selector: Selector) -> N
 
 
 def test_closes_least_recently_used_channels_when_idle(system: FakeSystem) -> None:
-    system.listen("broker", 9092, SilentPeer())
+    system.listen("broker", 9092, UnresponsivePeer())
     selector = Selector(system, timeouts=ChannelTimeouts(idle_ms=1000))
     first, second = connect(system, selector, "first"), connect(system, selector, "second")
     first.send(frame(b"x"), after_ms=600)
@@ -294,14 +294,14 @@ def test_counts_traffic_per_id_over_successive_channels(system: FakeSystem) -> N
 
 
 def test_counts_no_traffic_per_channel_by_default(system: FakeSystem, selector: Selector) -> None:
-    system.listen("broker", 9092, SilentPeer())
+    system.listen("broker", 9092, UnresponsivePeer())
     connect(system, selector)
     assert selector.counts.channel_counts is None
     assert selector.counts.connections_opened == 1
 
 
 def test_close_closes_all_sockets(system: FakeSystem, selector: Selector) -> None:
-    system.listen("broker", 9092, SilentPeer())
+    system.listen("broker", 9092, UnresponsivePeer())
     for number in range(5):
         connect(system, selector, str(number))
     selector.close()

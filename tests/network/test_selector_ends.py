@@ -9,13 +9,13 @@ from spark_kafka_sink.network.channel import ChannelStateKind, KafkaChannel
 from spark_kafka_sink.network.frame import NetworkReceive, NetworkSend
 from spark_kafka_sink.network.selector import Selector
 from tests.fake_system import FakeSystem
-from tests.network.peers import SilentPeer, address, connect, frame, poll_until, received
+from tests.network.peers import UnresponsivePeer, address, connect, frame, poll_until, received
 from tests.network.test_selector import selector as selector
 from tests.network.test_selector import system as system
 
 
 def test_delivers_responses_before_reporting_disconnection(system: FakeSystem, selector: Selector) -> None:
-    system.listen("broker", 9092, SilentPeer())
+    system.listen("broker", 9092, UnresponsivePeer())
     connection = connect(system, selector)
     connection.send(frame(b"1") + frame(b"2"))
     connection.close()
@@ -27,7 +27,7 @@ def test_delivers_responses_before_reporting_disconnection(system: FakeSystem, s
 
 
 def test_delivers_responses_after_failed_write(system: FakeSystem, selector: Selector) -> None:
-    system.listen("broker", 9092, SilentPeer())
+    system.listen("broker", 9092, UnresponsivePeer())
     connection = connect(system, selector)
     connection.send(frame(b"1") + frame(b"2") + frame(b"3"))
     connection.reset()
@@ -53,7 +53,7 @@ def closing_channel(system: FakeSystem, selector: Selector, *payloads: bytes) ->
 
 def test_reads_long_frame_of_closing_connection_without_waiting(system: FakeSystem, selector: Selector) -> None:
     """Each poll reads a limited number of bytes, and the poller no longer reports the rest."""
-    system.listen("broker", 9092, SilentPeer())
+    system.listen("broker", 9092, UnresponsivePeer())
     long = b"x" * 5_000_000
     before = system.now()
     closing_channel(system, selector, b"1", long)
@@ -68,7 +68,7 @@ def test_reads_long_frame_of_closing_connection_without_waiting(system: FakeSyst
 
 
 def test_muted_closing_channel_keeps_receives_until_unmuted(system: FakeSystem, selector: Selector) -> None:
-    system.listen("broker", 9092, SilentPeer())
+    system.listen("broker", 9092, UnresponsivePeer())
     closing_channel(system, selector, b"1", b"2")
     selector.mute("a")
     selector.poll(1000)
@@ -79,7 +79,7 @@ def test_muted_closing_channel_keeps_receives_until_unmuted(system: FakeSystem, 
 
 
 def test_send_to_closing_channel_closes_it(system: FakeSystem, selector: Selector) -> None:
-    system.listen("broker", 9092, SilentPeer())
+    system.listen("broker", 9092, UnresponsivePeer())
     closing_channel(system, selector, b"1", b"2", b"3")
     selector.send(NetworkSend("a", [b"y"]))
     selector.poll(1000)
@@ -87,11 +87,11 @@ def test_send_to_closing_channel_closes_it(system: FakeSystem, selector: Selecto
 
 
 def test_rejected_send_does_not_affect_later_channel_with_same_id(system: FakeSystem, selector: Selector) -> None:
-    system.listen("broker", 9092, SilentPeer())
-    for refused in (True, False):
+    system.listen("broker", 9092, UnresponsivePeer())
+    for is_refused in (True, False):
         closing_channel(system, selector, b"1", b"2")
         assert received(selector) == [("a", b"1")]
-        if refused:
+        if is_refused:
             selector.send(NetworkSend("a", [b"y"]))
             selector.close_channel("a")
     selector.poll(0)
@@ -99,7 +99,7 @@ def test_rejected_send_does_not_affect_later_channel_with_same_id(system: FakeSy
 
 
 def test_truncated_frame_is_a_disconnection(system: FakeSystem, selector: Selector) -> None:
-    system.listen("broker", 9092, SilentPeer())
+    system.listen("broker", 9092, UnresponsivePeer())
     connection = connect(system, selector)
     connection.send(frame(b"hello")[:-1])
     connection.close()
@@ -113,7 +113,7 @@ def test_truncated_frame_is_a_disconnection(system: FakeSystem, selector: Select
 def test_reports_whether_a_closed_connection_has_received_bytes(
     system: FakeSystem, selector: Selector, data: bytes
 ) -> None:
-    system.listen("broker", 9092, SilentPeer())
+    system.listen("broker", 9092, UnresponsivePeer())
     connection = connect(system, selector)
     connection.send(data)
     connection.reset()
@@ -124,7 +124,7 @@ def test_reports_whether_a_closed_connection_has_received_bytes(
 def test_unexpected_error_closes_only_its_channel_and_is_logged_once(
     system: FakeSystem, selector: Selector, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    system.listen("broker", 9092, SilentPeer())
+    system.listen("broker", 9092, UnresponsivePeer())
     failing, healthy = connect(system, selector, "a"), connect(system, selector, "b")
     failing.send(frame(b"1"))
     healthy.send(frame(b"2"))
@@ -150,7 +150,7 @@ def test_unexpected_error_closes_only_its_channel_and_is_logged_once(
 def test_unexpected_error_while_reading_after_a_reset_closes_the_channel(
     system: FakeSystem, selector: Selector, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    system.listen("broker", 9092, SilentPeer())
+    system.listen("broker", 9092, UnresponsivePeer())
     closing_channel(system, selector, b"1", b"2")
     assert received(selector) == [("a", b"1")]
 
@@ -167,7 +167,7 @@ def test_unexpected_error_while_reading_after_a_reset_closes_the_channel(
 def test_poll_raises_fatal_errors(
     system: FakeSystem, selector: Selector, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
 ) -> None:
-    system.listen("broker", 9092, SilentPeer())
+    system.listen("broker", 9092, UnresponsivePeer())
     connection = connect(system, selector)
     connection.send(frame(b"1"))
 
@@ -183,7 +183,7 @@ def test_poll_raises_fatal_errors(
 def test_poll_raises_fatal_errors_while_reading_after_reset(
     system: FakeSystem, selector: Selector, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
 ) -> None:
-    system.listen("broker", 9092, SilentPeer())
+    system.listen("broker", 9092, UnresponsivePeer())
     closing_channel(system, selector, b"1", b"2")
 
     def fail(_: KafkaChannel, now_ms: float) -> NetworkReceive | None:
@@ -194,7 +194,7 @@ def test_poll_raises_fatal_errors_while_reading_after_reset(
         selector.poll(0)
 
 
-def test_channel_that_fails_in_the_poll_in_which_it_connects_is_not_reported_as_connected(
+def test_channel_that_fails_while_connecting_is_not_reported_as_connected(
     system: FakeSystem, selector: Selector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     finish_connect = KafkaChannel.finish_connect
@@ -208,7 +208,7 @@ def test_channel_that_fails_in_the_poll_in_which_it_connects_is_not_reported_as_
 
     monkeypatch.setattr(KafkaChannel, "finish_connect", connect_without_login)
     monkeypatch.setattr(KafkaChannel, "prepare", fail)
-    system.listen("broker", 9092, SilentPeer())
+    system.listen("broker", 9092, UnresponsivePeer())
     selector.connect("a", address(system))
     for _ in range(3):
         selector.poll(10)

@@ -295,7 +295,7 @@ def test_accepts_client_with_certificate(certificates: Path, pairs: list[TlsPair
 
 
 @BOTH_VERSIONS
-def test_error_without_client_certificate_says_it_is_required(
+def test_error_without_client_certificate_asks_for_it(
     certificates: Path, pairs: list[TlsPair], version: ssl.TLSVersion
 ) -> None:
     # With TLS 1.3, the client completes its handshake before the server checks it, and then reads the alert.
@@ -336,10 +336,10 @@ def test_connection_end_is_not_an_authentication_failure(certificates: Path, pai
 
 class _Says(Peer):
     def __init__(self, response: bytes) -> None:
-        self._answer = response
+        self._response = response
 
     def on_bytes(self, connection: FakeConnection, data: bytes) -> None:
-        connection.send(self._answer)
+        connection.send(self._response)
         connection.close()
 
 
@@ -356,7 +356,7 @@ def _meet(certificates: Path, response: bytes) -> ChannelState:
 
 
 @pytest.mark.parametrize("response", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\0\0\0\x0a0123456789"])
-def test_error_says_that_peer_does_not_speak_tls(certificates: Path, response: bytes) -> None:
+def test_error_explains_peer_without_tls(certificates: Path, response: bytes) -> None:
     state = _meet(certificates, response)
     assert isinstance(state.error, TlsError)
     assert "does not speak TLS" in str(state.error)

@@ -64,7 +64,7 @@ def test_only_connection_failures_concern_the_address() -> None:
     assert not any(check.is_connectivity_failure for check in missing.values())
 
 
-def test_names_silent_bootstrap_server() -> None:
+def test_names_unresponsive_bootstrap_server() -> None:
     cluster = create_cluster()
     cluster.system.swallow("gone", 9092)
     assert "bootstrap servers: gone:9092: no response within 5 s" in build_error_message(
@@ -90,7 +90,7 @@ def test_names_unresolvable_advertised_address() -> None:
     assert "broker 0" not in build_error_message(checks)
 
 
-def test_names_silent_leader() -> None:
+def test_names_unresponsive_leader() -> None:
     cluster = create_cluster()
     cluster.system.swallow("broker1", 9093)
     assert ": broker 1 (broker1:9093): no response within 5 s." in build_error_message(
@@ -189,10 +189,10 @@ def test_topic_without_required_permission_fails(
     operations: int, permitted: set[AclOperation], operation: AclOperation
 ) -> None:
     partition = MetadataResponsePartition(error_code=0, partition_index=0, leader_id=3)
-    answered = MetadataResponseTopic(
+    topic_response = MetadataResponseTopic(
         error_code=0, name="t", partitions=[partition], topic_authorized_operations=operations
     )
-    check = check_topic_metadata(answered, [3], operation)
+    check = check_topic_metadata(topic_response, [3], operation)
     if operation in permitted:
         assert check.outcome is Outcome.PASSED
         return
@@ -258,8 +258,8 @@ def test_token_endpoint_error_has_remedy_of_endpoint() -> None:
 def test_retries_after_token_endpoint_was_briefly_unavailable() -> None:
     security = ListenerSecurity("SASL_PLAINTEXT", mechanisms=("OAUTHBEARER",))
     with serve_tokens() as endpoint, embedded_broker(security=security) as broker:
-        endpoint.answer(b"", status=503)
-        endpoint.answer({"access_token": build_unsecured_token({"sub": "alice", "exp": 4_102_444_800})})
+        endpoint.add_response(b"", status=503)
+        endpoint.add_response({"access_token": build_unsecured_token({"sub": "alice", "exp": 4_102_444_800})})
         options = {
             "bootstrap.servers": broker.bootstrap_servers,
             "security.protocol": "SASL_PLAINTEXT",

@@ -36,7 +36,7 @@ def test_connects_all_brokers_without_fixed_topic() -> None:
     assert [*run_checks(create_cluster(nodes=3))][4:] == [f"broker {n} (broker{n}:{9092 + n})" for n in range(3)]
 
 
-def test_names_refusing_server_after_retry_time() -> None:
+def test_names_server_that_refuses_connections_after_retry_time() -> None:
     cluster = create_cluster()
     started = cluster.system.now()
     checks = run_checks(cluster, "t", servers="broker7:9092")
@@ -110,7 +110,7 @@ def test_waits_for_topic_that_is_being_created() -> None:
     assert build_preflight_error(run_checks(cluster, "late").values()) is None
 
 
-def test_unauthorized_topic_ends_checks_at_once() -> None:
+def test_unauthorized_topic_ends_checks_immediately() -> None:
     cluster = create_cluster()
     cluster.control.when(api=ApiKey.METADATA, topic="t", times=None).fail(error_codes.TOPIC_AUTHORIZATION_FAILED)
     started = cluster.system.now()
@@ -178,7 +178,7 @@ def test_permanent_failures_end_after_retry_time() -> None:
         assert INTERACTIVE_TIMEOUTS.retry_ms <= cluster.system.now() - started < 2 * INTERACTIVE_TIMEOUTS.retry_ms
 
 
-def test_waits_full_response_time_for_silent_server() -> None:
+def test_waits_full_response_time_for_unresponsive_server() -> None:
     cluster = create_cluster()
     cluster.system.swallow("gone", 9092)
     started = cluster.system.now()

@@ -73,16 +73,16 @@ def test_uses_credentials_of_the_job_and_hides_them() -> None:
     security = ListenerSecurity("SASL_PLAINTEXT", users={"alice": SECRET})
     with embedded_broker(topics={"t": 1}, security=security) as broker:
         passed = preflight(parse_client_config(build_secured_options(broker.bootstrap_servers)), Target(["t"]))
-        refused = preflight(
+        checks_after_rejection = preflight(
             parse_client_config(build_secured_options(broker.bootstrap_servers, f"{SECRET}-wrong")), Target(["t"])
         )
     assert build_preflight_error(passed) is None
-    by_name = {check.name: check for check in refused}
+    by_name = {check.name: check for check in checks_after_rejection}
     assert by_name["bootstrap servers"].outcome is Outcome.PASSED
     assert by_name["security"].outcome is Outcome.FAILED
     assert by_name["security"].detail.startswith("SASL_PLAINTEXT with SCRAM-SHA-256: ")
     assert by_name["security"].remedy.startswith("Check the user name and password in sasl.jaas.config")
-    assert SECRET not in repr(refused)
+    assert SECRET not in repr(checks_after_rejection)
 
 
 def test_missing_truststore_fails_security_check() -> None:

@@ -82,7 +82,7 @@ class Run:
         try:
             self.schedule.draw(idempotent=self.idempotent)
             self.produce()
-            self.system.after(30_000, self.schedule.heal)
+            self.system.after(30_000, self.schedule.remove_faults)
             self.producer.close(timeout=self.random.choice((None, None, 0.5)))
             self.check()
         except BaseException:  # otherwise the producer would log its lost records during a later test
@@ -98,7 +98,7 @@ class Run:
             if self.random.random() < 0.7:
                 get_loop(self.producer).run_until(lambda: False, self.random.choice((0.1, 3, 40, 300)))
             if self.random.random() < 0.2 and get_loop(self.producer).run_until(self.is_idle, 3000):
-                self.schedule.between_sends()
+                self.schedule.inject_idle_fault()
 
     def fill_pipeline(self) -> None:
         for _ in range(4):
@@ -134,7 +134,9 @@ class Run:
         check_partition_queues(self.producer)
 
     def check(self) -> None:
-        stored_values = {p: self.schedule.deleted[p] + self.cluster.values(TOPIC, p) for p in range(self.partitions)}
+        stored_values = {
+            p: self.schedule.deleted_values[p] + self.cluster.values(TOPIC, p) for p in range(self.partitions)
+        }
         late_values = self.find_late_values()
         for values in stored_values.values():
             unique_values = list(dict.fromkeys(values))

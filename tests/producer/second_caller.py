@@ -1,4 +1,4 @@
-"""A second thread that sends records through the producer of a `Life`, one step at a time.
+"""A second thread that sends records through the producer of a `TransactionalWriter`, one step at a time.
 
 `send()` may take long, because it waits for metadata, memory or a user's serializer. Here the serializer of the second
 caller's record pauses, so that anything may happen before the record is accepted or rejected. The thread runs only
@@ -52,7 +52,7 @@ class SecondCaller:
     def step(self) -> None:
         """Let the thread run until it pauses or ends. Raise its exception, except for errors of the producer.
 
-        Do nothing if the thread is running: its send() may be waiting for metadata while other lives act.
+        Do nothing if the thread is running: its send() may be waiting for metadata while other writers act.
         """
         if self.is_done() or self._is_running:
             return

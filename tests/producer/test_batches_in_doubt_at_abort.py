@@ -76,7 +76,7 @@ def test_connection_that_is_lost_during_abort_leaves_no_open_transaction() -> No
 
 
 @pytest.mark.parametrize("ms_before_close", [1000, 10], ids=["before", "during"])
-def test_transaction_whose_batch_expires_before_or_during_close_is_left_to_coordinator(
+def test_close_leaves_transaction_with_expired_batch_to_coordinator(
     ms_before_close: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The batch is not sent again, and the broker stores it late."""
@@ -89,12 +89,12 @@ def test_transaction_whose_batch_expires_before_or_during_close_is_left_to_coord
     assert "close() has not ended the transaction" in caplog.messages[-1]
     assert isinstance(late.exception(0), DeliveryTimeoutError)
     assert state(cluster) is TransactionState.ONGOING
-    heir = create_producer(cluster)
-    heir.init_transactions()
-    pass_time(heir, 5000)
+    successor = create_producer(cluster)
+    successor.init_transactions()
+    pass_time(successor, 5000)
     assert cluster.log("t").list_open_producer_ids() == []
-    with heir.transaction():
-        send(heir, b"heir")
+    with successor.transaction():
+        send(successor, b"heir")
     assert read_committed(cluster) == [b"heir"]
 
 

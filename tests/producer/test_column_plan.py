@@ -35,7 +35,7 @@ def test_rows_are_grouped_by_topic_and_keep_their_order() -> None:
     assert split["c"].partition.to_pylist() == [3]
 
 
-def test_a_fixed_partition_is_that_of_the_rows_of_every_topic() -> None:
+def test_fixed_partition_applies_to_all_topics() -> None:
     batch = pa.record_batch({"topic": ["a", "b", "a"], "value": ["0", "1", "2"]})
     split = split_by_topic(batch, ColumnPlan(topic=0, value=1, fixed_partition=7))
     assert {topic: rows.partition for topic, rows in split.items()} == {"a": 7, "b": 7}
@@ -50,7 +50,7 @@ def test_rows_of_one_topic_are_not_copied() -> None:
         assert rows.columns.value.buffers()[2].address == value.buffers()[2].address
 
 
-def test_a_sliced_batch_is_split_by_its_own_rows() -> None:
+def test_splits_sliced_batch_by_topic() -> None:
     batch = pa.record_batch({"topic": ["x", "a", "b", "a", "y"], "value": ["0", "1", "2", "3", "4"]}).slice(1, 3)
     split = split_by_topic(batch, ColumnPlan(topic=0, value=1))
     assert {topic: rows.columns.value.to_pylist() for topic, rows in split.items()} == {"a": ["1", "3"], "b": ["2"]}
@@ -72,7 +72,7 @@ def test_topics_that_are_not_utf8_are_groups_with_invalid_names() -> None:
         assert found == {"a": ["0"], "a\\xff": ["1", "3"], "b\\xfe": ["2"]}
 
 
-def test_a_batch_without_rows_gives_no_rows_for_any_topic() -> None:
+def test_empty_batch_has_no_topic_rows() -> None:
     batch = pa.record_batch({"topic": pa.array([], pa.string()), "value": pa.array([], pa.string())})
     for plan in (ColumnPlan(topic=0, value=1), ColumnPlan(value=1, fixed_topic="t")):
         assert list(plan.split(batch).topic_rows) == []

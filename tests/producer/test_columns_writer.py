@@ -32,13 +32,13 @@ class ScriptedFuture(ColumnsFuture):
         super().__init__("t", 10)
         self._producer = producer
 
-    def answer(self) -> None:
+    def complete(self) -> None:
         self.complete_rows(np.arange(10), [StoredRange(0, 10, 0, 0, -1)], 10)
 
     def result(self, timeout: float | None = None) -> ColumnsResult:
         if not self.done():
             self._producer.lingered_in_waits.append(self._producer.lingers)
-            self.answer()
+            self.complete()
         return super().result(timeout)
 
 
@@ -69,7 +69,7 @@ class ScriptedProducer:
     def send_columns(self, *_: object, keep_row_indices: bool = False, ignored_key_bytes: int = 0) -> ScriptedFuture:
         future = ScriptedFuture(self)
         if len(self.futures) not in self._slow:
-            future.answer()
+            future.complete()
         self.futures.append(future)
         return future
 
@@ -82,7 +82,7 @@ def scripted(slow: range) -> tuple[ScriptedProducer, ColumnsWriter[int]]:
 def send(writer: ColumnsWriter[int], number: int) -> list[int]:
     """Send the call with this number. Return the numbers of the calls with results."""
     writer.send(ROWS, number, CONTEXT_BYTES)
-    return [settled for settled, _ in writer.collect_results()]
+    return [completed for completed, _ in writer.collect_results()]
 
 
 def test_rows_behind_a_stalled_partition_do_not_pile_up() -> None:
@@ -102,14 +102,14 @@ def test_rows_do_not_linger_while_the_writer_waits_for_their_results() -> None:
     assert (producer.lingered_in_waits, producer.lingers) == ([False] * 5, True)
 
 
-def test_goes_on_after_a_wait_with_room_for_half_of_the_rows_and_not_for_one_call() -> None:
+def test_waits_until_half_of_the_memory_is_free() -> None:
     """If it waited for single calls, a thousand partitions would get only a few rows at a time."""
     producer, writer = scripted(range(10))
     waits: dict[int, list[int]] = {}
     for number in range(10):
-        settled = send(writer, number)
-        if settled:
-            waits[number] = settled
+        completed = send(writer, number)
+        if completed:
+            waits[number] = completed
             assert writer.pending_bytes == producer.config.buffer_memory // 2
     assert waits == {4: [0, 1, 2], 7: [3, 4, 5]}
     assert writer.blocked_ms > 0
@@ -123,7 +123,7 @@ def test_many_small_calls_are_bounded_by_the_memory_of_a_call() -> None:
         assert writer.pending_call_count * PENDING_CALL_BYTES == writer.pending_bytes <= producer.config.buffer_memory
 
 
-def test_drain_leaves_calls_that_are_added_meanwhile() -> None:
+def test_drain_excludes_calls_added_during_it() -> None:
     _, writer = scripted(range(10))
     writer.send(ROWS, 0, 0)
     for number, _ in writer.collect_all_results():
@@ -145,13 +145,13 @@ def test_rows_that_were_not_sent_fail_behind_the_results_of_earlier_calls() -> N
     assert (failure.rows.tolist(), failure.partition, failure.error) == (list(range(10)), None, error)
 
 
-def test_raises_what_the_producer_raises_and_has_no_call_then(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_raises_error_of_producer_and_keeps_no_pending_call(monkeypatch: pytest.MonkeyPatch) -> None:
     producer, writer = scripted(range(0))
 
-    def refuse(*_: object) -> ScriptedFuture:
+    def reject(*_: object) -> ScriptedFuture:
         raise MetadataTimeoutError("unknown")
 
-    monkeypatch.setattr(producer, "send_columns", refuse)
+    monkeypatch.setattr(producer, "send_columns", reject)
     with pytest.raises(MetadataTimeoutError):
         send(writer, 0)
     assert (writer.pending_call_count, writer.pending_bytes) == (0, 0)

@@ -21,9 +21,9 @@ from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.end_txn import EndTxnRequest
 from spark_kafka_sink.requests import transactions
 from tests.fake_system import FakeSystem
-from tests.producer.scenarios.test_refused_authentication import SASL, AuthenticatingCluster
+from tests.producer.scenarios.test_rejected_authentication import SASL, AuthenticatingCluster
 from tests.producer.transactional_cases import (
-    BOTH,
+    BOTH_VERSIONS,
     create_producer,
     create_producer_in_transaction,
     find_requests,
@@ -39,18 +39,18 @@ WARNING = "The transaction may have been committed."
 
 def fence_after_first_end_txn(cluster: SimulatedCluster, producer: KafkaProducer) -> None:
     """Initialize another producer with the same transactional.id once a broker has received an EndTxn."""
-    heir = create_producer(cluster)
+    successor = create_producer(cluster)
     has_fenced: list[bool] = []
 
     def fence() -> None:
         if not has_fenced and find_requests(cluster, EndTxnRequest):
             has_fenced.append(True)
-            heir.init_transactions()
+            successor.init_transactions()
 
     get_loop(producer).after_round = fence
 
 
-@BOTH
+@BOTH_VERSIONS
 @pytest.mark.parametrize("is_response_lost", [True, False])
 def test_fenced_commit_may_be_committed_only_if_an_earlier_response_was_lost(
     version: int, is_response_lost: bool
@@ -72,7 +72,7 @@ def test_fenced_commit_may_be_committed_only_if_an_earlier_response_was_lost(
     assert raised.value.possibly_stored is is_response_lost, "the repeated call says the same"
 
 
-@BOTH
+@BOTH_VERSIONS
 @pytest.mark.parametrize("is_executed", [True, False])
 def test_commit_rejected_with_unknown_server_error_may_be_committed(version: int, is_executed: bool) -> None:
     cluster, producer = create_producer_in_transaction(version)
@@ -84,7 +84,7 @@ def test_commit_rejected_with_unknown_server_error_may_be_committed(version: int
     assert str(raised.value).endswith(WARNING)
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_abortable_rejection_after_a_lost_response_does_not_ask_for_an_abort(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version)
     send_and_flush(producer, b"1")
@@ -97,7 +97,7 @@ def test_abortable_rejection_after_a_lost_response_does_not_ask_for_an_abort(ver
     assert read_committed(cluster) == [b"1"]
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_commit_rejected_after_retriable_rejections_is_not_committed(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version)
     send_and_flush(producer, b"1")
@@ -109,15 +109,15 @@ def test_commit_rejected_after_retriable_rejections_is_not_committed(version: in
     assert WARNING not in str(raised.value)
 
 
-@BOTH
-def test_commit_may_be_committed_if_credentials_are_rejected_after_its_response_was_lost(version: int) -> None:
+@BOTH_VERSIONS
+def test_commit_is_in_doubt_if_credentials_are_rejected_after_lost_response(version: int) -> None:
     cluster = AuthenticatingCluster(FakeSystem(latency_ms=1), topics={"t": 1}, transaction_version=version)
     producer = create_producer(cluster, **SASL)
     producer.init_transactions()
     producer.begin_transaction()
     send_and_flush(producer, b"1")
     cluster.control.when(api=ApiKey.END_TXN).drop(execute_first=True)
-    cluster.refusing.add(0)
+    cluster.rejecting_nodes.add(0)
     with pytest.raises(AuthenticationError) as raised:
         producer.commit_transaction()
     assert read_committed(cluster) == [b"1"]
@@ -125,7 +125,7 @@ def test_commit_may_be_committed_if_credentials_are_rejected_after_its_response_
     assert str(raised.value).endswith(WARNING)
 
 
-def test_commit_may_be_committed_if_its_response_contains_an_invalid_producer_id(
+def test_commit_is_in_doubt_if_response_has_invalid_producer_id(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cluster, producer = create_producer_in_transaction(2)
@@ -142,7 +142,7 @@ def commit_without_response(producer: KafkaProducer) -> None:
         producer.commit_transaction()
 
 
-@BOTH
+@BOTH_VERSIONS
 @pytest.mark.parametrize("close", [lambda producer: producer.close(timeout=0), KafkaProducer.close])
 def test_repeated_commit_after_close_reports_that_the_transaction_may_be_committed(
     version: int, close: Callable[[KafkaProducer], None]
@@ -161,7 +161,7 @@ def test_repeated_commit_after_close_reports_that_the_transaction_may_be_committ
         producer.begin_transaction()
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_repeated_commit_after_close_succeeds_if_close_has_awaited_the_response(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version, max_block_ms=100)
     send_and_flush(producer, b"1")
@@ -174,7 +174,7 @@ def test_repeated_commit_after_close_succeeds_if_close_has_awaited_the_response(
         producer.commit_transaction()
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_repeated_commit_after_close_reports_that_a_commit_that_was_not_sent_failed(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version, max_block_ms=1000)
     send_and_flush(producer, b"1")
@@ -187,7 +187,7 @@ def test_repeated_commit_after_close_reports_that_a_commit_that_was_not_sent_fai
     assert not raised.value.possibly_stored
 
 
-@BOTH
+@BOTH_VERSIONS
 @pytest.mark.parametrize("is_taken_over", [True, False])
 def test_prepared_transaction_may_have_been_committed_by_another_process(version: int, is_taken_over: bool) -> None:
     """The process that has committed it dies before it reports this, and the transactional id is initialized again."""

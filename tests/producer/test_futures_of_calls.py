@@ -18,9 +18,7 @@ from tests.producer.batching.single_slice import append_rows
 @pytest.mark.parametrize(
     ("base_offset", "offsets"), [(100, [(100, 102), (103, 104)]), (0, [(0, 2), (3, 4)]), (-1, [(-1, -1), (-1, -1)])]
 )
-def test_a_call_whose_rows_begin_within_a_batch_gets_their_offsets_or_none_if_the_broker_returned_none(
-    base_offset: int, offsets: list[tuple[int, int]]
-) -> None:
+def test_call_gets_offsets_of_its_rows_within_a_shared_batch(base_offset: int, offsets: list[tuple[int, int]]) -> None:
     calls = [ColumnsFuture("t", 3), ColumnsFuture("t", 2)]
     batch = ProducerBatch(TopicPartition("t", 7), 0, 1)
     append_rows(batch, BatchRows(RowGroup(np.arange(3), calls[:1]), 0, 3, 0))
@@ -32,7 +30,7 @@ def test_a_call_whose_rows_begin_within_a_batch_gets_their_offsets_or_none_if_th
     assert [stored_range.rows for stored_range in written] == [3, 2]
 
 
-def test_a_call_s_partitions_are_summed_up_over_all_answers() -> None:
+def test_adds_up_partition_ranges_over_all_responses() -> None:
     call = ColumnsFuture("t", 12)
     call.complete_rows(np.arange(12), [StoredRange(0, 2, 7, 100, -1), StoredRange(2, 3, 4, -1, -1)], 3)
     call.complete_rows(np.arange(12), np.array([(3, 7, 7, 90, -1), (7, 8, 7, -1, -1), (8, 12, 4, 0, -1)]), 9)
@@ -45,7 +43,7 @@ def test_a_call_s_partitions_are_summed_up_over_all_answers() -> None:
 
 
 @pytest.mark.parametrize("batches", [2, 40], ids=["few", "many"])
-def test_records_of_one_partition_get_their_outcomes_in_their_order(batches: int) -> None:
+def test_callbacks_run_in_record_order_within_partition(batches: int) -> None:
     seen: dict[int, list[int]] = {partition: [] for partition in range(batches)}
 
     def note(metadata: RecordMetadata, error: Exception | None) -> None:
@@ -74,7 +72,7 @@ def test_records_of_one_partition_get_their_outcomes_in_their_order(batches: int
     assert seen == {partition: [0, 1, 2, 3] if partition % 2 else [0, 1] for partition in range(batches)}
 
 
-def test_records_that_were_grouped_together_get_their_outcomes_in_their_order_where_a_batch_ends_among_them() -> None:
+def test_callbacks_run_in_record_order_across_batches() -> None:
     seen: list[int] = []
     call = RecordFutures("t")
     call.set_record_fields(np.zeros(5, np.int64), np.zeros(5, np.int32), np.zeros(5, np.int32))
@@ -89,7 +87,7 @@ def test_records_that_were_grouped_together_get_their_outcomes_in_their_order_wh
     assert seen == [0, 1, 2, 3, 4]
 
 
-def test_records_whose_batch_was_moved_get_their_outcomes_before_the_next_batch_of_their_group() -> None:
+def test_callbacks_run_in_record_order_after_batch_is_copied() -> None:
     seen: list[int] = []
     call = RecordFutures("t")
     call.set_record_fields(np.zeros(5, np.int64), np.zeros(5, np.int32), np.zeros(5, np.int32))
@@ -106,7 +104,7 @@ def test_records_whose_batch_was_moved_get_their_outcomes_before_the_next_batch_
     assert seen == [0, 1, 2, 3]
 
 
-def test_simultaneous_batches_of_several_partitions_complete_each_row_once_and_together() -> None:
+def test_simultaneous_batches_complete_each_row_of_call_once() -> None:
     call = ColumnsFuture("t", 4)
     together = RowGroup(np.arange(4), [call])
     batches = [ProducerBatch(TopicPartition("t", index % 2), 0, 1) for index in range(4)]
@@ -119,6 +117,6 @@ def test_simultaneous_batches_of_several_partitions_complete_each_row_once_and_t
     assert call.result(0).partitions == {0: OffsetRange(0, 1, 2), 1: OffsetRange(0, 1, 2)}
 
 
-def test_ranges_of_one_partition_add_up_from_its_first_record_on() -> None:
+def test_sum_of_ranges_begins_at_lowest_offset() -> None:
     assert OffsetRange(0, 4, 5) + OffsetRange(5, 9, 5) == OffsetRange(0, 9, 10)
     assert OffsetRange(5, 9, 5) + OffsetRange(-1, -1, 1) + OffsetRange(0, 4, 5) == OffsetRange(0, 9, 11)

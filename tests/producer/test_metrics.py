@@ -8,12 +8,13 @@ import pytest
 
 from spark_kafka_sink.network.io_counts import IoCounts
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool
+from spark_kafka_sink.producer.metrics import ProducerMetrics
 from spark_kafka_sink.records.compression import Codec
 from tests.producer.batching.accumulator_harness import Clock
 from tests.producer.metrics_cases import WINDOW_MS, create_metrics, create_sent_batch
 
 
-def test_a_request_is_counted_by_batch_under_the_java_names() -> None:
+def test_counts_batches_of_request_under_java_names() -> None:
     metrics = create_metrics()
     metrics.record_request({"t": {0: create_sent_batch(3, 39), 1: create_sent_batch(5, 139)}}, 200)
     metrics.record_response(1, 40, 0, 240)
@@ -28,7 +29,7 @@ def test_a_request_is_counted_by_batch_under_the_java_names() -> None:
     assert values["requests-in-flight"] == 3
 
 
-def test_totals_are_of_the_batches_that_brokers_have_acknowledged() -> None:
+def test_totals_include_only_acknowledged_batches() -> None:
     pool = BufferPool(1 << 20, Clock())
     metrics = create_metrics(pool=pool)
     pool.total_wait_ms = 3
@@ -72,7 +73,7 @@ def test_retries_errors_and_splits_are_counted_by_record_and_topic() -> None:
     assert values["batch-split-total"] == 1
 
 
-def test_the_sizes_of_records_are_those_given() -> None:
+def test_record_sizes_have_average_and_maximum() -> None:
     metrics = create_metrics()
     metrics.record_row_sizes(10, 1000, 400, 100)
     metrics.record_row_sizes(10, 3000, 350, 100)
@@ -80,15 +81,24 @@ def test_the_sizes_of_records_are_those_given() -> None:
     assert (values["record-size-avg"], values["record-size-max"]) == (200, 400)
 
 
-def test_one_value_is_what_all_of_them_say_and_an_unknown_name_is_an_error_that_knows_a_near_one() -> None:
+def create_metrics_with_nodes_and_topics() -> ProducerMetrics:
     io = IoCounts(counts_per_channel=True)
     metrics = create_metrics(io)
     io.get_or_create_channel_counts("1")
     metrics.record_response(1, 40, 0, 240)
     metrics.record_request({"t": {0: create_sent_batch(3, 39)}}, 200)
     metrics.record_retries("a{topic=b}", 7, 100)
+    return metrics
+
+
+def test_read_equals_read_all() -> None:
+    metrics = create_metrics_with_nodes_and_topics()
     for name, value in metrics.read_all(300).items():
         assert metrics.read(name, 300) == pytest.approx(value, nan_ok=True), name
+
+
+def test_unknown_metric_raises_key_error_with_suggestion() -> None:
+    metrics = create_metrics_with_nodes_and_topics()
     with pytest.raises(
         KeyError, match=r"record-retry-totals is not a metric of the producer. Did you mean record-retry-total"
     ):
@@ -98,7 +108,7 @@ def test_one_value_is_what_all_of_them_say_and_an_unknown_name_is_an_error_that_
             metrics.read(unknown, 300)
 
 
-def test_rows_that_a_call_refuses_are_errors_of_the_producer_and_of_no_topic() -> None:
+def test_rejected_rows_are_counted_as_errors_without_topic() -> None:
     metrics = create_metrics()
     metrics.record_rejected_rows(5, 100)
     values = metrics.read_all(100)
@@ -106,7 +116,7 @@ def test_rows_that_a_call_refuses_are_errors_of_the_producer_and_of_no_topic() -
     assert not [name for name in values if "{" in name]
 
 
-def test_waits_for_memory_have_a_ratio_and_calls_that_got_none_a_rate() -> None:
+def test_measures_waits_for_memory_and_exhausted_memory() -> None:
     pool = BufferPool(1000, Clock())
     metrics = create_metrics(pool=pool)
     pool.reserve(400, 0)
@@ -129,7 +139,7 @@ def test_time_that_callers_wait_is_added_up() -> None:
     assert (values["flush-time-ns-total"], values["metadata-wait-time-ns-total"]) == (5e6, 1e6)
 
 
-def test_before_anything_happened_averages_are_nan_and_totals_zero() -> None:
+def test_new_metrics_have_nan_averages_and_zero_totals() -> None:
     values = create_metrics().read_all(0)
     assert math.isnan(values["batch-size-avg"])
     assert math.isnan(values["request-latency-max"])

@@ -10,7 +10,7 @@ from spark_kafka_sink.network.io_counts import IoCounts
 from tests.producer.metrics_cases import WINDOW_MS, create_metrics
 
 
-def test_what_the_network_does_is_taken_over_as_it_is_and_its_averages_are_of_the_last_windows() -> None:
+def test_exposes_io_counts_and_windowed_averages() -> None:
     io = IoCounts()
     metrics = create_metrics(io)
     io.record_select(wait_ms=3, io_ms=1)

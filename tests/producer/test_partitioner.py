@@ -43,7 +43,7 @@ def partitioner(**options: object) -> Partitioner:
 
 
 def assign(  # noqa: PLR0913 - what a test may vary, each by its name
-    made: Partitioner,
+    instance: Partitioner,
     keys: list[bytes | None] | pa.Array | int,
     explicit: int | ArrowColumn | None = None,
     *,
@@ -56,7 +56,9 @@ def assign(  # noqa: PLR0913 - what a test may vary, each by its name
     count = keys if isinstance(keys, int) else len(keys)
     columns = RecordColumns(pa.nulls(count, pa.binary()), key)
     sizes = np.full(count, size, np.int64)
-    result = made.assign(topic, columns, sizes, parse_requested_partitions(explicit, count), snapshot, lambda _: loads)
+    result = instance.assign(
+        topic, columns, sizes, parse_requested_partitions(explicit, count), snapshot, lambda _: loads
+    )
     assert result.dtype == np.int32
     return result.tolist()  # type: ignore[no-any-return]
 
@@ -65,19 +67,19 @@ def assign(  # noqa: PLR0913 - what a test may vary, each by its name
 @pytest.mark.parametrize(
     "kind", [pa.binary(), pa.large_binary(), pa.string(), pa.large_string(), pa.string_view(), pa.binary_view()]
 )
-def test_keys_of_every_arrow_type_sliced_or_not(kind: pa.DataType) -> None:
+def test_hashes_keys_of_every_arrow_type(kind: pa.DataType) -> None:
     texts = ["", "a", "key-%s", "ü", "x" * 300, "abcd"]
     data = [text if "string" in str(kind) else text.encode() for text in texts]
     keys = pa.array(data, kind)
-    wanted = [expected(text.encode(), 12) for text in texts]
-    made = partitioner()
-    assert assign(made, keys) == wanted
-    assert assign(made, keys.slice(2, 3)) == wanted[2:5]
+    expected_partitions = [expected(text.encode(), 12) for text in texts]
+    instance = partitioner()
+    assert assign(instance, keys) == expected_partitions
+    assert assign(instance, keys.slice(2, 3)) == expected_partitions[2:5]
 
 
-def test_an_empty_key_is_a_key_and_a_null_key_is_none() -> None:
-    made = partitioner()
-    assigned = assign(made, [b"", None, b"", None])
+def test_hashes_empty_key_but_not_null_key() -> None:
+    instance = partitioner()
+    assigned = assign(instance, [b"", None, b"", None])
     assert assigned[0] == assigned[2] == expected(b"", 12)
     assert assigned[1] == assigned[3]
 
@@ -92,7 +94,7 @@ def test_keys_between_null_keys_are_hashed_as_without_them() -> None:
         ]
 
 
-def test_a_key_goes_to_its_partition_even_if_that_has_no_leader() -> None:
+def test_key_determines_partition_although_it_has_no_leader() -> None:
     snapshot = cluster([None] * 12)
     assert assign(partitioner(), [b"k"], snapshot=snapshot) == [expected(b"k", 12)]
 
@@ -107,7 +109,7 @@ def test_keys_can_be_ignored() -> None:
 
 
 # -- explicit partitions ----------------------------------------------------------------------------------------------
-def test_rows_that_name_their_partition_get_it_and_others_are_decided() -> None:
+def test_uses_requested_partition_and_hashes_keys_of_other_rows() -> None:
     explicit = pa.array([3, None, 11, None], pa.int32())
     assigned = assign(partitioner(), [b"a", b"b", b"c", b"d"], explicit)
     assert assigned == [3, expected(b"b", 12), 11, expected(b"d", 12)]
@@ -128,7 +130,7 @@ def test_explicit_partitions_may_be_integers_of_any_type(kind: pa.DataType) -> N
         pa.array([4, 2**64 - 1, 2**63 + 5, 2**31, None], pa.uint64()),
     ],
 )
-def test_a_number_that_no_topic_can_have_as_partition_is_invalid_and_a_null_names_none(column: ArrowColumn) -> None:
+def test_parses_out_of_range_partition_as_invalid_and_null_as_unspecified(column: ArrowColumn) -> None:
     named = parse_requested_partitions(column, 5)
     assert named is not None
     assert named.tolist() == [4, INVALID_PARTITION, INVALID_PARTITION, INVALID_PARTITION, UNSPECIFIED_PARTITION]
@@ -138,7 +140,7 @@ def test_a_number_that_no_topic_can_have_as_partition_is_invalid_and_a_null_name
         assert invalid.tolist() == [INVALID_PARTITION] * 2
 
 
-def test_a_column_of_nulls_decides_nothing() -> None:
+def test_column_of_null_partitions_requests_none() -> None:
     assert assign(partitioner(), [b"a"], pa.nulls(1)) == [expected(b"a", 12)]
 
 
@@ -149,12 +151,12 @@ def test_explicit_partitions_and_null_keys_mix() -> None:
 
 
 @pytest.mark.parametrize("column", [pa.array(["1"]), pa.array([1.0]), pa.array([1, 2])])
-def test_a_partition_column_of_another_type_or_length_is_a_schema_error(column: pa.Array) -> None:
+def test_rejects_partition_column_of_wrong_type_or_length(column: pa.Array) -> None:
     with pytest.raises(SchemaError, match="partition"):
         assign(partitioner(), [b"a"], column)
 
 
-def test_a_topic_that_is_not_known_is_an_error_that_names_it() -> None:
+def test_error_names_unknown_topic() -> None:
     with pytest.raises(MetadataTimeoutError, match="topic t are not known"):
         assign(partitioner(), 1, snapshot=cluster([0], topic="other"))
 
@@ -170,21 +172,21 @@ def _runs(values: list[int]) -> list[list[int]]:
     return runs
 
 
-def test_rows_without_a_key_change_the_partition_at_the_edges_of_batches_only() -> None:
+def test_sticky_partition_changes_only_at_batch_boundaries() -> None:
     assigned = assign(partitioner(), 1000)
     assert all(len(run) % 10 == 0 for run in _runs(assigned))
     assert len(set(assigned)) == 12
 
 
-def test_a_batch_begun_by_one_call_is_finished_by_the_next() -> None:
-    made = partitioner()
-    first, second = assign(made, 4), assign(made, 10)
+def test_next_call_continues_batch_of_sticky_partition() -> None:
+    instance = partitioner()
+    first, second = assign(instance, 4), assign(instance, 10)
     assert first + second[:6] == [first[0]] * 10
 
 
-def test_a_row_larger_than_a_batch_has_one_for_itself() -> None:
-    made = partitioner()
-    assigned = assign(made, 50, size=5000)
+def test_row_larger_than_a_batch_changes_sticky_partition() -> None:
+    instance = partitioner()
+    assigned = assign(instance, 50, size=5000)
     assert len(set(assigned)) > 6
 
 
@@ -199,14 +201,14 @@ def test_without_any_leader_all_partitions_are_used() -> None:
     assert len(set(assign(partitioner(), 1000, snapshot=cluster([None] * 4)))) == 4
 
 
-def test_the_sticky_partition_is_left_when_the_topic_no_longer_has_it() -> None:
-    made = partitioner()
-    before = {assign(made, 1)[0] for _ in range(1)}
+def test_leaves_sticky_partition_that_topic_no_longer_has() -> None:
+    instance = partitioner()
+    before = {assign(instance, 1)[0] for _ in range(1)}
     assert before <= set(range(12))
-    assert assign(made, 1, snapshot=cluster([0])) == [0]
+    assert assign(instance, 1, snapshot=cluster([0])) == [0]
 
 
-def test_longer_queues_get_less() -> None:
+def test_longer_queues_get_fewer_rows() -> None:
     loads = PartitionLoads([0, 1, 2], [0, 3, 1], 3)
     counts = Counter(assign(partitioner(), 120_000, snapshot=cluster([0, 0, 0]), loads=loads))
     shares = [counts[i] / 120_000 for i in range(3)]
@@ -219,7 +221,7 @@ def test_queues_of_equal_length_are_served_uniformly() -> None:
     assert np.allclose([counts[i] / 60_000 for i in range(3)], 1 / 3, atol=0.03)
 
 
-def test_partitions_that_are_left_out_of_the_loads_get_nothing() -> None:
+def test_partitions_excluded_from_loads_get_no_rows() -> None:
     loads = PartitionLoads([0, 2], [1, 1], 3)
     assert set(assign(partitioner(), 1000, snapshot=cluster([0, 0, 0]), loads=loads)) == {0, 2}
     none_left = PartitionLoads([], [], 3)
@@ -227,26 +229,26 @@ def test_partitions_that_are_left_out_of_the_loads_get_nothing() -> None:
 
 
 def test_adaptive_partitioning_can_be_switched_off() -> None:
-    made = partitioner(partitioner_adaptive_partitioning_enable=False)
+    instance = partitioner(partitioner_adaptive_partitioning_enable=False)
     loads = PartitionLoads([0], [0], 3)
-    assert set(assign(made, 1000, snapshot=cluster([0, 0, 0]), loads=loads)) == {0, 1, 2}
+    assert set(assign(instance, 1000, snapshot=cluster([0, 0, 0]), loads=loads)) == {0, 1, 2}
 
 
-def test_each_topic_has_a_sticky_partition_of_its_own() -> None:
-    made = partitioner()
+def test_sticky_partition_is_separate_for_each_topic() -> None:
+    instance = partitioner()
     other = cluster([0] * 12, topic="other")
     both = ClusterSnapshot(nodes=SNAPSHOT.nodes, topics={**SNAPSHOT.topics, **other.topics})
-    first = assign(made, 1, snapshot=both)
+    first = assign(instance, 1, snapshot=both)
     for _ in range(30):
-        assign(made, 1, snapshot=both, topic="other")
-    assert assign(made, 1, snapshot=both) == first
+        assign(instance, 1, snapshot=both, topic="other")
+    assert assign(instance, 1, snapshot=both) == first
 
 
-def test_the_round_robin_partitioner_takes_partitions_with_a_leader_in_turn_whatever_the_key() -> None:
-    made = partitioner(partitioner_class="RoundRobinPartitioner")
+def test_round_robin_ignores_keys_and_partitions_without_leader() -> None:
+    instance = partitioner(partitioner_class="RoundRobinPartitioner")
     snapshot = cluster([0, None, 1])
-    assert assign(made, [b"k"] * 5, snapshot=snapshot) == [0, 2, 0, 2, 0]
-    assert assign(made, [b"k"], snapshot=snapshot) == [2]
+    assert assign(instance, [b"k"] * 5, snapshot=snapshot) == [0, 2, 0, 2, 0]
+    assert assign(instance, [b"k"], snapshot=snapshot) == [2]
 
 
 # -- racks ------------------------------------------------------------------------------------------------------------
@@ -294,12 +296,12 @@ def test_rack_affects_neither_keys_nor_requested_partitions() -> None:
 def test_warns_once_of_a_rack_that_no_broker_has(
     racks: Mapping[int, str | None], known: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    made = rack_partitioner("elsewhere")
+    instance = rack_partitioner("elsewhere")
     with caplog.at_level(logging.WARNING):
         for topic in ("t", "u"):
             snapshot = rack_cluster([0, 1, 2], racks)
             snapshot = replace(snapshot, topics={topic: snapshot.topics[TOPIC]})
-            assign(made, 10, snapshot=snapshot, topic=topic)
+            assign(instance, 10, snapshot=snapshot, topic=topic)
     (message,) = caplog.messages
     assert "No broker has the rack 'elsewhere' set in client.rack, " in message
     assert f"The racks of the brokers are: {known}. " in message
@@ -317,9 +319,9 @@ def test_rack_applies_to_keys_that_are_ignored() -> None:
 
 
 def test_follows_leaders_into_the_rack_of_the_client() -> None:
-    made = rack_partitioner("b")
-    assert set(assign(made, 100, snapshot=rack_cluster([0, 1]))) == {1}
-    assigned = assign(made, 100, snapshot=rack_cluster([1, 0]))
+    instance = rack_partitioner("b")
+    assert set(assign(instance, 100, snapshot=rack_cluster([0, 1]))) == {1}
+    assigned = assign(instance, 100, snapshot=rack_cluster([1, 0]))
     assert set(assigned[-50:]) == {0}, "the batch that was begun may be finished first"
 
 
@@ -328,11 +330,11 @@ def _assign_with_loads(loads: Mapping[tuple[int, ...], PartitionLoads | None], r
     columns = RecordColumns(pa.nulls(rows, pa.binary()))
     sizes = np.full(rows, 100, np.int64)
     snapshot = rack_cluster([0, 1, 1, 2])
-    made = rack_partitioner("b")
-    return Counter(made.assign(TOPIC, columns, sizes, None, snapshot, lambda topics: loads[tuple(topics)]).tolist())
+    instance = rack_partitioner("b")
+    return Counter(instance.assign(TOPIC, columns, sizes, None, snapshot, lambda topics: loads[tuple(topics)]).tolist())
 
 
-def test_longer_queues_get_less_within_the_rack() -> None:
+def test_longer_queues_get_fewer_rows_within_the_rack() -> None:
     counts = _assign_with_loads({(1, 2): PartitionLoads([1, 2], [0, 2], 2)})
     assert set(counts) == {1, 2}
     assert counts[1] / 12_000 == pytest.approx(3 / 4, abs=0.05)
@@ -351,20 +353,18 @@ def test_leaves_the_rack_while_all_of_its_brokers_are_unavailable() -> None:
 
 # -- threads ----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("named", ["", "RoundRobinPartitioner"])
-def test_the_sticky_partition_and_the_turn_change_only_under_the_lock(
-    named: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = partitioner(partitioner_class=named)
+def test_partitioner_state_changes_only_under_the_lock(named: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    instance = partitioner(partitioner_class=named)
     changed: list[tuple[str, bool]] = []
 
     class Watched(partitioner_module._TopicState):
         def __setattr__(self, name: str, value: object) -> None:
-            changed.append((name, made._lock.locked()))
+            changed.append((name, instance._lock.locked()))
             super().__setattr__(name, value)
 
     monkeypatch.setattr(partitioner_module, "_TopicState", Watched)
     for _ in range(3):
-        assign(made, 1, size=10)
-        assign(made, 4, size=10)
+        assign(instance, 1, size=10)
+        assign(instance, 4, size=10)
     assert changed
     assert [name for name, locked in changed if not locked] == []

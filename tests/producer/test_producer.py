@@ -60,7 +60,7 @@ def send_and_get_error(producer: KafkaProducer, record: ProducerRecord) -> Excep
     return caught.value
 
 
-def test_records_and_columns_come_back_with_their_offsets() -> None:
+def test_returns_offsets_of_records_and_columns() -> None:
     cluster, producer = simulated()
     one = producer.send(ProducerRecord("t", "v", key=b"k", headers=[("h", b"1")], partition=1, timestamp_ms=5))
     many = producer.send_columns("t", RecordColumns(pa.array([b"a", b"b"])), 1)
@@ -89,7 +89,7 @@ def test_rejects_pickling_of_a_closure_with_a_producer() -> None:
     producer.close()
 
 
-def test_an_unknown_topic_fails_the_record_within_max_block_ms() -> None:
+def test_record_for_unknown_topic_fails_within_max_block_ms() -> None:
     cluster, producer = simulated()
     started = cluster.system.now()
     error = send_and_get_error(producer, ProducerRecord("missing", b"v"))
@@ -98,12 +98,12 @@ def test_an_unknown_topic_fails_the_record_within_max_block_ms() -> None:
     assert cluster.system.now() - started <= 2100
 
 
-def test_an_unknown_topic_is_created_where_the_broker_does_so() -> None:
+def test_writes_to_topic_that_broker_creates() -> None:
     _, producer = simulated(auto_create_topics=True)
     assert wait_for_result(producer, producer.send(ProducerRecord("made", b"v"))).offset == 0
 
 
-def test_a_partition_that_does_not_exist_is_named() -> None:
+def test_error_names_missing_partition() -> None:
     _, producer = simulated()
     assert "no partition 7" in str(send_and_get_error(producer, ProducerRecord("t", b"v", partition=7)))
     result = wait_for_result(
@@ -112,26 +112,26 @@ def test_a_partition_that_does_not_exist_is_named() -> None:
     assert (result.rows_written, result.rows_failed) == (1, 1)
 
 
-def test_a_record_s_headers_are_taken_at_the_call_and_what_the_caller_does_with_his_list_changes_nothing() -> None:
+def test_send_copies_headers() -> None:
     cluster, producer = simulated(max_request_size=1000, linger_ms=1000)
     headers: list[tuple[str, bytes | None]] = [("h", b"1")]
-    together = [producer.send(ProducerRecord("t", b"v", headers=headers, partition=0)) for _ in range(3)]
+    grouped = [producer.send(ProducerRecord("t", b"v", headers=headers, partition=0)) for _ in range(3)]
     generated = producer.send(ProducerRecord("t", b"v", headers=(pair for pair in [("g", b"2")]), partition=0))  # type: ignore[arg-type]
     headers[0] = ("h", 5)  # type: ignore[assignment]
     headers.append(("large", b"x" * 5000))
     producer.flush()
-    assert [future.result(0).offset for future in [*together, generated]] == [0, 1, 2, 3]
+    assert [future.result(0).offset for future in [*grouped, generated]] == [0, 1, 2, 3]
     stored = cluster.table("t", 0).column("headers").to_pylist()
     assert [[(pair["key"], pair["value"]) for pair in pairs] for pairs in stored] == [[("h", b"1")]] * 3 + [
         [("g", b"2")]
     ]
 
 
-def test_a_record_above_max_request_size_fails_alone() -> None:
+def test_record_above_max_request_size_fails_only_itself() -> None:
     _, producer = simulated(max_request_size=1000)
-    good = producer.send(ProducerRecord("t", b"v"))
+    accepted = producer.send(ProducerRecord("t", b"v"))
     assert isinstance(send_and_get_error(producer, ProducerRecord("t", b"v" * 1000)), RecordTooLargeError)
-    assert wait_for_result(producer, good).offset == 0
+    assert wait_for_result(producer, accepted).offset == 0
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_a_record_above_max_request_size_fails_alone() -> None:
         b"not a record",
     ],
 )
-def test_wrong_types_and_values_raise_at_the_call(record: ProducerRecord) -> None:
+def test_send_raises_for_invalid_record(record: ProducerRecord) -> None:
     _, producer = simulated()
     with pytest.raises(InvalidRecordError):
         producer.send(record)
@@ -173,7 +173,7 @@ def test_error_describes_invalid_header_without_its_value(header: Any, descripti
     assert "hush" not in str(caught.value)
 
 
-def test_a_call_without_rows_needs_no_broker_and_no_topic() -> None:
+def test_send_columns_without_rows_needs_no_metadata() -> None:
     cluster, producer = simulated()
     cluster.control.when(api=ApiKey.METADATA, times=None).never_respond()
     started = cluster.system.now()
@@ -183,7 +183,7 @@ def test_a_call_without_rows_needs_no_broker_and_no_topic() -> None:
     assert cluster.system.now() == started
 
 
-def test_a_serializer_that_raises_fails_its_record_alone() -> None:
+def test_raising_serializer_fails_only_its_record() -> None:
     cluster = SimulatedCluster(FakeSystem(), topics={"t": 1})
     producer = SimulatedProducer(
         cluster.system, {"bootstrap.servers": cluster.bootstrap_servers}, value_serializer=serialize_json
@@ -192,7 +192,7 @@ def test_a_serializer_that_raises_fails_its_record_alone() -> None:
     assert wait_for_result(producer, producer.send(ProducerRecord("t", "v"))).offset == 0
 
 
-def test_a_header_that_a_serializer_adds_is_sent_with_its_record_alone() -> None:
+def test_header_added_by_serializer_is_sent_only_with_its_record() -> None:
     class Marks:
         def serialize(self, topic: str, headers: list[tuple[str, bytes | None]], data: object) -> bytes | None:
             if headers:
@@ -214,7 +214,7 @@ def test_a_header_that_a_serializer_adds_is_sent_with_its_record_alone() -> None
     assert given == [("h", b"1")]
 
 
-def test_callbacks_run_in_order_also_after_one_that_raises(caplog: pytest.LogCaptureFixture) -> None:
+def test_callbacks_run_in_order_although_one_raises(caplog: pytest.LogCaptureFixture) -> None:
     _, producer = simulated()
     seen: list[int] = []
 
@@ -230,7 +230,7 @@ def test_callbacks_run_in_order_also_after_one_that_raises(caplog: pytest.LogCap
     assert "a user's fault" in caplog.text
 
 
-def test_a_closed_producer_refuses_and_can_be_closed_again() -> None:
+def test_closed_producer_rejects_records_and_can_be_closed_again() -> None:
     _, producer = simulated()
     producer.close()
     producer.close()
@@ -275,7 +275,7 @@ def test_interrupt_raised_by_callback_of_invalid_record_keeps_its_cause() -> Non
     assert caught.value.__cause__ is cause
 
 
-def test_close_with_a_timeout_fails_what_is_left_and_gives_its_memory_back() -> None:
+def test_close_fails_remaining_records_after_timeout_and_releases_memory() -> None:
     cluster, producer = simulated()
     cluster.control.when(api=ApiKey.PRODUCE, times=None).never_respond()
     future = producer.send(ProducerRecord("t", b"v"))
@@ -292,15 +292,15 @@ def test_close_in_a_callback_does_not_wait_for_itself() -> None:
     assert get_loop(producer).join(0)
 
 
-def test_flush_in_a_callback_is_refused() -> None:
+def test_flush_in_callback_raises() -> None:
     _, producer = simulated()
     caught: list[Exception] = []
 
     def flush(metadata: RecordMetadata | None, error: Exception | None) -> None:
         try:
             producer.flush()
-        except IllegalStateError as refused:
-            caught.append(refused)
+        except IllegalStateError as error:
+            caught.append(error)
 
     wait_for_result(producer, producer.send(ProducerRecord("t", b"v"), flush))
     assert len(caught) == 1
@@ -314,7 +314,7 @@ def test_flush_with_a_timeout_raises_while_records_are_pending() -> None:
         producer.flush(timeout=1)
 
 
-def test_a_producer_from_before_a_fork_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_send_in_forked_child_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     _, producer = simulated()
     with monkeypatch.context() as child:
         child.setattr(os, "getpid", lambda: os.getppid())
@@ -323,17 +323,17 @@ def test_a_producer_from_before_a_fork_is_refused(monkeypatch: pytest.MonkeyPatc
     producer.close()
 
 
-def test_a_refused_topic_fails_its_records_and_the_others_go_on() -> None:
+def test_authorization_failure_fails_only_its_records() -> None:
     cluster, producer = simulated()
     cluster.control.when(api=ApiKey.PRODUCE, topic="t", partition=0).fail(codes.TOPIC_AUTHORIZATION_FAILED)
-    bad = producer.send(ProducerRecord("t", b"v", partition=0))
-    good = producer.send(ProducerRecord("t", b"v", partition=1))
+    rejected = producer.send(ProducerRecord("t", b"v", partition=0))
+    accepted = producer.send(ProducerRecord("t", b"v", partition=1))
     with pytest.raises(BrokerError, match="topic t"):
-        wait_for_result(producer, bad)
-    assert wait_for_result(producer, good).partition == 1
+        wait_for_result(producer, rejected)
+    assert wait_for_result(producer, accepted).partition == 1
 
 
-def test_with_acks_0_a_record_is_done_when_it_is_written() -> None:
+def test_record_with_acks_0_completes_without_acknowledgement() -> None:
     cluster, producer = simulated(acks="0")
     assert wait_for_result(producer, producer.send(ProducerRecord("t", b"v", partition=0))).offset == -1
     producer.close()
@@ -341,7 +341,7 @@ def test_with_acks_0_a_record_is_done_when_it_is_written() -> None:
     assert cluster.values("t", 0) == [b"v"]
 
 
-def test_a_blocked_partition_stalls_no_other_and_the_sender_does_not_spin() -> None:
+def test_blocked_partition_delays_no_other_and_sender_does_not_spin() -> None:
     cluster, producer = simulated(request_timeout_ms=5000)
     cluster.control.when(api=ApiKey.PRODUCE, topic="t", partition=0).delay(3000)
     producer.partitions_for("t")
@@ -356,7 +356,7 @@ def test_a_blocked_partition_stalls_no_other_and_the_sender_does_not_spin() -> N
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip"])
-def test_a_record_of_send_is_charged_for_its_future_until_it_is_acknowledged(codec: str) -> None:
+def test_memory_of_future_is_reserved_until_record_is_acknowledged(codec: str) -> None:
     cluster, producer = simulated(compression_type=codec)
     cluster.control.when(api=ApiKey.PRODUCE).delay(500)
     futures = [producer.send(ProducerRecord("t", b"v" * 50, partition=0)) for _ in range(100)]
@@ -371,7 +371,7 @@ def test_a_record_of_send_is_charged_for_its_future_until_it_is_acknowledged(cod
     assert get_reserved_bytes(producer) == 0
 
 
-def test_every_record_that_fails_counts_as_an_error_whether_a_broker_refused_it_or_the_call() -> None:
+def test_counts_records_rejected_by_call_or_broker_as_errors() -> None:
     cluster, producer = simulated(max_request_size=1000)
 
     def errors() -> float:
@@ -398,7 +398,7 @@ def test_every_record_that_fails_counts_as_an_error_whether_a_broker_refused_it_
     assert errors() == 15
 
 
-def test_the_metrics_follow_what_goes_over_the_connections_and_how_old_metadata_is() -> None:
+def test_metrics_include_network_traffic_connections_and_metadata_age() -> None:
     cluster, producer = simulated(linger_ms=0, connections_max_idle_ms=60_000)
     assert math.isnan(producer.metric("metadata-age"))
     free = producer.metric("buffer-available-bytes")
@@ -418,10 +418,14 @@ def test_the_metrics_follow_what_goes_over_the_connections_and_how_old_metadata_
     assert producer.metric("io-wait-time-ns-total") > 80e9
 
 
-def test_an_address_that_refuses_is_no_connection_that_was_open() -> None:
+def test_refused_connection_is_not_counted_as_opened() -> None:
     cluster, producer = simulated()
     for node in range(2):
         cluster.control.stop_node(node)
     producer.send(ProducerRecord("t", b"v"))
     assert len(cluster.system.connects) > 1
-    assert [producer.metric(f"connection-{what}") for what in ("count", "creation-total", "close-total")] == [0, 0, 0]
+    assert [producer.metric(f"connection-{suffix}") for suffix in ("count", "creation-total", "close-total")] == [
+        0,
+        0,
+        0,
+    ]

@@ -15,7 +15,7 @@ def result(topic: str, *shares: StoredRange) -> ColumnsResult:
     return ColumnsResult(topic, (), sum(share.stop - share.start for share in shares), [list(shares)])
 
 
-def test_ranges_of_many_results_are_summed_up_before_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_merges_ranges_of_many_results_regularly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(results, "_MAX_UNMERGED_RANGES", 5)
     counts: list[int] = []
 
@@ -32,7 +32,7 @@ def test_ranges_of_many_results_are_summed_up_before_there_are_too_many(monkeypa
     assert counts == [6, 6, 6, 2]
 
 
-def test_ranges_are_those_of_each_topic_and_of_no_topic_without_a_written_row() -> None:
+def test_collects_ranges_by_topic_and_omits_topics_without_written_rows() -> None:
     written = OffsetRangeCollector()
     for added in (
         result("a", StoredRange(0, 1, 0, 7, -1)),

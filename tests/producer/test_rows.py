@@ -44,7 +44,7 @@ def errors_by_row(found: list[FailedRows]) -> dict[int, str]:
     return {row: str(bad.error) for bad in found for row in bad.rows.tolist()}
 
 
-def test_rows_that_are_too_large_or_invalid_are_each_found_once_and_the_others_are_left() -> None:
+def test_reports_each_invalid_or_too_large_row_once() -> None:
     values = pa.array([b"v", b"v" * 2_000, b"v", b"v" * 2_000])
     timestamps = pa.array([1, -5, -5, 1], pa.int64())
     rows = build_rows(CALL, RecordColumns(values, timestamp=timestamps), pa.array([0, 1, 2, 0]))
@@ -61,7 +61,7 @@ def test_rows_that_are_too_large_or_invalid_are_each_found_once_and_the_others_a
     assert find_rejected_rows(TOPIC, left, config(max_request_size=1_000)) == []
 
 
-def test_a_partition_that_the_topic_does_not_have_is_named_with_how_many_there_are() -> None:
+def test_error_names_missing_partitions_and_partition_count() -> None:
     message = f"topic {TOPIC} has no partition {{}}: it has 3, numbered from 0."
     assert missing(pa.array([0, 3, 2, 17]), 4) == {1: message.format("3 or 17"), 3: message.format("3 or 17")}
     assert missing(12, 2) == {0: message.format("12"), 1: message.format("12")}
@@ -70,18 +70,18 @@ def test_a_partition_that_the_topic_does_not_have_is_named_with_how_many_there_a
     assert missing(pa.array([0, 1, 2, None]), 4) == missing(1, 2) == {}
 
 
-def test_of_many_partitions_that_do_not_exist_five_are_named() -> None:
+def test_error_names_at_most_five_missing_partitions() -> None:
     assert "partition 3, 4, 5, 6, 7 or 15 others: it has 3" in missing(pa.array(range(3, 23)), 20)[0]
 
 
-def test_a_partition_between_others_that_is_missing_is_no_partition() -> None:
+def test_reports_partition_missing_between_existing_ones() -> None:
     info = SNAPSHOT.topics[TOPIC]
     gap = replace(SNAPSHOT, topics={TOPIC: replace(info, partitions=(info.partitions[0], info.partitions[2]))})
     assert list(missing(pa.array([0, 1, 2]), 3, gap)) == [1]
 
 
 @pytest.mark.parametrize("partition", [None, pa.array([0, None], pa.int32()), pa.nulls(2)])
-def test_with_a_partitioner_of_one_s_own_every_row_must_name_its_partition(partition: ArrowColumn | None) -> None:
+def test_custom_partitioner_requires_partition_of_every_row(partition: ArrowColumn | None) -> None:
     columns = RecordColumns(pa.array([b"v", b"w"]))
     with pytest.raises(ConfigurationError, match="partitioner="):
         ensure_partitions_requested(build_rows(CALL, columns, partition))

@@ -60,7 +60,7 @@ BOTH_CALLS = pytest.mark.parametrize("failures", [by_record, by_columns])
 
 
 @BOTH_CALLS
-def test_14_a_partition_that_was_added_a_moment_ago_is_written_to_at_once(failures: Failures) -> None:
+def test_14_writes_to_added_partition_without_delay(failures: Failures) -> None:
     cluster, producer = simulated()
     cluster.control.add_partitions("t", 4)
     started = cluster.system.now()
@@ -70,7 +70,7 @@ def test_14_a_partition_that_was_added_a_moment_ago_is_written_to_at_once(failur
 
 
 @BOTH_CALLS
-def test_a_partition_that_is_added_while_a_call_waits_for_it_is_written_to(failures: Failures) -> None:
+def test_writes_to_partition_added_during_wait(failures: Failures) -> None:
     cluster, producer = simulated()
     cluster.system.after(800, lambda: cluster.control.add_partitions("t", 4))
     assert failures(producer, 3) == []
@@ -78,7 +78,7 @@ def test_a_partition_that_is_added_while_a_call_waits_for_it_is_written_to(failu
 
 
 @BOTH_CALLS
-def test_a_missing_partition_is_waited_for_once_while_the_topic_has_as_many(failures: Failures) -> None:
+def test_waits_for_missing_partition_once_until_topic_grows(failures: Failures) -> None:
     cluster, producer = simulated()
     started = cluster.system.now()
     (error,) = failures(producer, 7)
@@ -100,14 +100,14 @@ def test_a_missing_partition_is_waited_for_once_while_the_topic_has_as_many(fail
     assert cluster.system.now() - again >= 1_000  # waits again, because the topic has grown since the last failed wait
 
 
-def test_a_missing_partition_is_asked_for_once_at_least_however_slow_the_answer_is() -> None:
+def test_refreshes_metadata_for_missing_partition_despite_slow_response() -> None:
     cluster, producer = simulated()
     cluster.control.add_partitions("t", 4)
     cluster.control.when("METADATA").delay(3_000)
     assert by_record(producer, 3) == []
 
 
-def test_the_rows_of_one_call_wait_once_for_the_highest_partition_that_they_name() -> None:
+def test_rows_of_call_wait_once_for_highest_requested_partition() -> None:
     cluster, producer = simulated()
     cluster.control.add_partitions("t", 4)
     started = cluster.system.now()
@@ -121,7 +121,7 @@ def test_the_rows_of_one_call_wait_once_for_the_highest_partition_that_they_name
 
 
 @pytest.mark.parametrize("partition", [-1, 2**31, -(2**40), 2**40])
-def test_a_number_that_no_topic_can_have_as_partition_fails_without_a_wait(partition: int) -> None:
+def test_out_of_range_partition_fails_without_wait(partition: int) -> None:
     cluster, producer = simulated()
     started = cluster.system.now()
     for request_count in (partition, pa.array([partition], pa.int64())):
@@ -131,7 +131,7 @@ def test_a_number_that_no_topic_can_have_as_partition_fails_without_a_wait(parti
 
 
 @BOTH_CALLS
-def test_a_callback_cannot_wait_for_a_partition_and_its_row_fails_at_once(failures: Failures) -> None:
+def test_missing_partition_in_callback_fails_immediately(failures: Failures) -> None:
     _, producer = simulated()
     errors: list[Exception] = []
 
@@ -150,7 +150,7 @@ def test_a_callback_cannot_wait_for_a_partition_and_its_row_fails_at_once(failur
     assert "no partition 5: it has 2" in str(errors[0])
 
 
-def test_rows_above_max_request_size_are_refused_before_their_keys_are_hashed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rejects_rows_above_max_request_size_before_it_hashes_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     _, producer = simulated(max_request_size=1_000)
     hashed: list[int] = []
 
@@ -187,7 +187,7 @@ def test_one_metadata_request_covers_all_topics_of_a_table() -> None:
     assert metadata_requests(cluster) == requests + 1
 
 
-def test_a_stream_writes_to_a_topic_that_is_created_after_its_first_rows_failed() -> None:
+def test_writes_to_topic_created_after_its_first_rows_failed() -> None:
     cluster, producer = simulated(metadata_max_age_ms=3_600_000, metadata_max_idle_ms=5_000)
     batch = pa.record_batch({"topic": ["late", "t"], "value": ["v", "v"]})
     other = pa.record_batch({"topic": ["t"], "value": ["v"]})
@@ -209,7 +209,7 @@ def test_a_stream_writes_to_a_topic_that_is_created_after_its_first_rows_failed(
     assert cluster.values("late") == [b"v"]
 
 
-def test_the_metadata_that_a_wait_asks_for_comes_without_a_spin() -> None:
+def test_sender_does_not_spin_during_wait_for_metadata() -> None:
     cluster, producer = simulated()
     rounds, request_count = get_loop(producer).rounds, metadata_requests(cluster)
     by_columns(producer, 5)
@@ -217,7 +217,7 @@ def test_the_metadata_that_a_wait_asks_for_comes_without_a_spin() -> None:
     assert get_loop(producer).rounds - rounds < 200
 
 
-def test_a_topic_that_answers_leave_out_is_asked_for_with_pauses_and_the_error_says_so() -> None:
+def test_retries_with_backoff_if_metadata_response_omits_topic() -> None:
     cluster, producer = simulated(retry_backoff_ms=100)
     cluster.core.create_topic("left-out")
     response = MetadataResponse(brokers=[MetadataResponseBroker(node_id=0, host="broker0", port=9092)], topics=[])
@@ -230,7 +230,7 @@ def test_a_topic_that_answers_leave_out_is_asked_for_with_pauses_and_the_error_s
     assert metadata_requests(cluster) - request_count < 40
 
 
-def test_a_topic_that_vanishes_between_two_looks_is_known_by_the_first_one() -> None:
+def test_returns_snapshot_that_contains_topic_although_next_one_does_not() -> None:
     cluster, producer = simulated()
     known, gone = get_sender(producer).metadata.snapshot, ClusterSnapshot()
     metadata = Mock(spec=Metadata)

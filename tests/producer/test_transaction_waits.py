@@ -24,7 +24,7 @@ from spark_kafka_sink.protocol.messages.describe_transactions import DescribeTra
 from spark_kafka_sink.records.columns import RecordColumns
 from tests.fake_system import FakeSystem
 from tests.producer.transactional_cases import (
-    BOTH,
+    BOTH_VERSIONS,
     ID,
     create_cluster,
     create_initialized_producer,
@@ -46,7 +46,7 @@ CALLS = ("init", "begin", "send-offsets", "commit", "abort")
 # --- calls
 
 
-def test_without_a_transactional_id_the_calls_fail_with_an_error_that_names_it() -> None:
+def test_transactional_calls_fail_without_transactional_id() -> None:
     cluster = SimulatedCluster(FakeSystem(), topics={"t": 1})
     producer = create_simulated_producer(cluster)
     for call in (producer.init_transactions, producer.begin_transaction, producer.commit_transaction):
@@ -54,7 +54,7 @@ def test_without_a_transactional_id_the_calls_fail_with_an_error_that_names_it()
             call()
 
 
-def test_a_record_outside_of_a_transaction_is_refused() -> None:
+def test_rejects_record_outside_of_transaction() -> None:
     cluster = create_cluster(2)
     producer = create_producer(cluster)
     with pytest.raises(IllegalStateError, match=r"Call init_transactions\(\) first"):
@@ -66,22 +66,22 @@ def test_a_record_outside_of_a_transaction_is_refused() -> None:
         producer.send_columns("t", RecordColumns(pa.array([b"1"])))
 
 
-def test_each_call_that_waits_wakes_the_sender_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocking_calls_wake_the_sender_before_they_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """The sender thread may be waiting for network events that do not come."""
     _, producer = create_initialized_producer(2)
     loop = get_loop(producer)
     wakeup, wait, events = Selector.wakeup, loop.wait, list[str]()
 
-    def noted_wakeup(selector: Selector) -> None:
+    def record_wakeup(selector: Selector) -> None:
         events.append("wakeup")
         wakeup(selector)
 
-    def noted_wait(event: threading.Event, timeout_ms: float | None) -> bool:
+    def record_wait(event: threading.Event, timeout_ms: float | None) -> bool:
         events.append("wait")
         return wait(event, timeout_ms)
 
-    monkeypatch.setattr(Selector, "wakeup", noted_wakeup)
-    monkeypatch.setattr(loop, "wait", noted_wait)
+    monkeypatch.setattr(Selector, "wakeup", record_wakeup)
+    monkeypatch.setattr(loop, "wait", record_wait)
     for call in (
         producer.init_transactions,
         lambda: producer.describe_transactions(["y"]),
@@ -98,9 +98,9 @@ def send_offsets(producer: KafkaProducer) -> None:
     producer.send_offsets_to_transaction({("t", 0): 1}, "g")
 
 
-def test_a_callback_cannot_end_or_prepare_the_transaction_that_it_is_part_of() -> None:
+def test_blocking_transactional_calls_fail_in_callback() -> None:
     _, producer = create_producer_in_transaction(2)
-    refused: list[object] = []
+    rejected_calls: list[object] = []
 
     def end(metadata: object, error: object) -> None:
         for call in (
@@ -109,16 +109,16 @@ def test_a_callback_cannot_end_or_prepare_the_transaction_that_it_is_part_of() -
         ):
             with pytest.raises(IllegalStateError, match="would wait for itself"):
                 call()
-            refused.append(call)
+            rejected_calls.append(call)
 
     producer.send(ProducerRecord("t", b"1", partition=0), end)
     producer.flush()
-    assert len(refused) == 4
+    assert len(rejected_calls) == 4
     producer.commit_transaction()
 
 
-@BOTH
-def test_a_commit_whose_time_is_up_may_be_repeated_and_nothing_else(version: int) -> None:
+@BOTH_VERSIONS
+def test_commit_can_only_be_repeated_after_it_times_out(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version, max_block_ms=1000, request_timeout_ms=5000)
     send_and_flush(producer, b"1")
     cluster.control.when(api=ApiKey.END_TXN).never_respond(execute_first=True)
@@ -158,7 +158,7 @@ def test_description_times_out_and_is_not_requested_again_later() -> None:
 # --- the end of a producer
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_close_aborts_an_open_transaction(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version)
     send_and_flush(producer, b"1")
@@ -167,8 +167,8 @@ def test_close_aborts_an_open_transaction(version: int) -> None:
     assert not cluster.system.open_sockets
 
 
-@BOTH
-def test_close_waits_for_a_commit_that_is_under_way(version: int) -> None:
+@BOTH_VERSIONS
+def test_close_waits_for_pending_commit(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version, max_block_ms=100)
     send_and_flush(producer, b"1")
     cluster.control.when(api=ApiKey.END_TXN).delay(150, execute_first=False)
@@ -178,14 +178,14 @@ def test_close_waits_for_a_commit_that_is_under_way(version: int) -> None:
     assert read_committed(cluster) == [b"1"]
 
 
-def test_a_close_that_may_not_wait_leaves_the_transaction_to_its_timeout() -> None:
+def test_close_with_zero_timeout_leaves_transaction_open() -> None:
     cluster, producer = create_producer_in_transaction(2)
     send_and_flush(producer, b"1")
     producer.close(timeout=0)
     assert state(cluster) is TransactionState.ONGOING
 
 
-def test_a_producer_that_was_closed_at_once_may_be_closed_again_without_waiting(
+def test_second_close_does_not_wait_after_close_with_zero_timeout(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """This happens at the end of a `with` block: the sender that could end the transaction has ended."""
@@ -209,8 +209,8 @@ def test_close_timeout_includes_abort_of_open_transaction(caplog: pytest.LogCapt
     assert "did not finish within 3 seconds" in caplog.text, "the timeout of the caller, not what the abort left of it"
 
 
-@BOTH
-def test_how_long_each_call_has_waited_is_measured(version: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@BOTH_VERSIONS
+def test_measures_time_of_each_transactional_call(version: int, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster, producer = create_initialized_producer(version)
     monkeypatch.setattr(get_sender(producer).accumulator, "unmute", lambda: cluster.system.advance(3))
     producer.begin_transaction()
@@ -225,7 +225,7 @@ def test_how_long_each_call_has_waited_is_measured(version: int, monkeypatch: py
     assert all(ms >= 4 for ms in waited_ms.values()), "there and back"
 
 
-def test_close_does_not_wait_for_ever_for_a_coordinator_that_is_gone() -> None:
+def test_close_times_out_if_coordinator_is_stopped() -> None:
     cluster, producer = create_producer_in_transaction(2, max_block_ms=2000)
     send_and_flush(producer, b"1")
     cluster.control.stop_node(0)
@@ -234,7 +234,7 @@ def test_close_does_not_wait_for_ever_for_a_coordinator_that_is_gone() -> None:
     assert cluster.system.now() - started < 5000
 
 
-def test_a_producer_that_was_closed_says_so_also_where_its_last_transaction_has_no_known_end() -> None:
+def test_send_after_close_raises_closed_error_although_abort_timed_out() -> None:
     cluster, producer = create_producer_in_transaction(2, max_block_ms=1000)
     send_and_flush(producer, b"1")
     cluster.control.when(api=ApiKey.END_TXN, times=None).never_respond()
@@ -243,14 +243,14 @@ def test_a_producer_that_was_closed_says_so_also_where_its_last_transaction_has_
         send(producer, b"2")
 
 
-def test_a_transaction_before_init_transactions_says_which_call_is_missing() -> None:
+def test_transaction_block_before_init_names_required_call() -> None:
     producer = create_producer(create_cluster(2))
     with pytest.raises(IllegalStateError, match=r"Call init_transactions\(\) first"), producer.transaction():
         raise AssertionError("the block has begun")
 
 
-@BOTH
-def test_a_block_that_has_aborted_its_transaction_does_not_advise_to_abort_it(version: int) -> None:
+@BOTH_VERSIONS
+def test_error_of_aborted_block_does_not_advise_to_abort(version: int) -> None:
     cluster, producer = create_initialized_producer(version)
     cluster.control.when(api=ApiKey.PRODUCE).fail("INVALID_RECORD")
     with pytest.raises(TransactionAbortableError) as caught, producer.transaction():
@@ -263,7 +263,7 @@ def test_a_block_that_has_aborted_its_transaction_does_not_advise_to_abort_it(ve
     assert read_committed(cluster) == [b"2"]
 
 
-def test_a_block_whose_commit_had_no_answer_tries_no_abort(caplog: pytest.LogCaptureFixture) -> None:
+def test_block_does_not_abort_after_commit_timeout(caplog: pytest.LogCaptureFixture) -> None:
     """The commit may still be executed, so only the same call may follow."""
     cluster, producer = create_initialized_producer(2, max_block_ms=200)
     cluster.control.when(api=ApiKey.END_TXN).delay(300, execute_first=False)
@@ -274,7 +274,7 @@ def test_a_block_whose_commit_had_no_answer_tries_no_abort(caplog: pytest.LogCap
     assert read_committed(cluster) == [b"1"]
 
 
-def test_a_block_whose_abort_had_no_answer_advises_to_abort(caplog: pytest.LogCaptureFixture) -> None:
+def test_error_of_block_advises_to_abort_after_abort_timeout(caplog: pytest.LogCaptureFixture) -> None:
     cluster, producer = create_initialized_producer(2, max_block_ms=200)
     cluster.control.when(api=ApiKey.PRODUCE).fail("INVALID_RECORD")
     cluster.control.when(api=ApiKey.END_TXN, times=None).never_respond()
@@ -284,7 +284,7 @@ def test_a_block_whose_abort_had_no_answer_advises_to_abort(caplog: pytest.LogCa
     assert "could not abort the transaction: transactional id x: abort_transaction() timed out" in caplog.text
 
 
-@BOTH
+@BOTH_VERSIONS
 @pytest.mark.parametrize(
     ("call_name", "send_interrupted"),
     [
@@ -318,7 +318,7 @@ def test_call_interrupted_while_it_waits_for_metadata_prevents_the_commit(
     assert read_committed(cluster) == [b"2"]
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_interrupted_call_does_not_prevent_commit_of_next_transaction(
     version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

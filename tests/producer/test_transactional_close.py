@@ -13,7 +13,7 @@ from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
 from tests.producer.transactional_cases import (
-    BOTH,
+    BOTH_VERSIONS,
     create_cluster,
     create_producer,
     create_producer_in_transaction,
@@ -67,7 +67,7 @@ def test_close_aborts_transaction_whose_pending_commit_fails_meanwhile(caplog: p
     assert not raised.value.possibly_stored
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_close_warns_of_transaction_that_could_not_be_aborted(version: int, caplog: pytest.LogCaptureFixture) -> None:
     cluster, producer = create_producer_in_transaction(version, transaction_timeout_ms=600_000)
     send_and_flush(producer, b"1")

@@ -33,7 +33,7 @@ from spark_kafka_sink.protocol.schema import VersionRange
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.requests.transactions import DescribeTransactions
 from tests.producer.transactional_cases import (
-    BOTH,
+    BOTH_VERSIONS,
     ID,
     create_cluster,
     create_initialized_producer,
@@ -49,12 +49,12 @@ from tests.producer.transactional_cases import (
 from tests.producer.virtual_time import get_loop, get_sender
 
 
-@BOTH
+@BOTH_VERSIONS
 @pytest.mark.parametrize(
     "code",
     [codes.INVALID_RECORD, codes.TOPIC_AUTHORIZATION_FAILED, codes.INVALID_TXN_STATE, codes.TRANSACTION_ABORTABLE],
 )
-def test_a_refused_record_is_named_by_the_commit_and_the_next_transaction_goes_well(version: int, code: int) -> None:
+def test_commit_names_rejected_record_and_next_transaction_succeeds(version: int, code: int) -> None:
     cluster, producer = create_producer_in_transaction(version)
     send_and_flush(producer, b"0", partition=1)
     cluster.control.when(api=ApiKey.PRODUCE, topic="t", partition=0).fail(code)
@@ -76,8 +76,8 @@ def test_a_refused_record_is_named_by_the_commit_and_the_next_transaction_goes_w
     assert [read_committed(cluster, partition) for partition in (0, 1)] == [[b"2"], [b"3"]]
 
 
-@BOTH
-def test_a_transaction_of_which_brokers_took_nothing_can_be_aborted(version: int) -> None:
+@BOTH_VERSIONS
+def test_transaction_without_accepted_records_can_be_aborted(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version)
     cluster.control.when(api=ApiKey.PRODUCE).fail(codes.INVALID_RECORD)
     send(producer, b"1")
@@ -89,8 +89,8 @@ def test_a_transaction_of_which_brokers_took_nothing_can_be_aborted(version: int
     assert read_committed(cluster) == [b"2"]
 
 
-@BOTH
-def test_of_a_failed_batch_the_record_that_the_broker_names_is_reported(version: int) -> None:
+@BOTH_VERSIONS
+def test_commit_reports_record_that_broker_has_named(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version, linger_ms=50)
     cluster.control.create_topic("c", config={"cleanup.policy": "compact"})
     futures = [producer.send(ProducerRecord("c", b"v", key=key)) for key in (b"a", None)]
@@ -99,8 +99,8 @@ def test_of_a_failed_batch_the_record_that_the_broker_names_is_reported(version:
     assert all(future.exception(0) is not None for future in futures)
 
 
-@BOTH
-def test_a_record_that_is_too_large_to_be_sent_must_not_be_missed_by_the_commit(version: int) -> None:
+@BOTH_VERSIONS
+def test_record_above_max_request_size_prevents_commit(version: int) -> None:
     _, producer = create_producer_in_transaction(version, max_request_size=1000)
     future = send(producer, b"x" * 2000)
     assert isinstance(future.exception(0), RecordTooLargeError)
@@ -111,8 +111,8 @@ def test_a_record_that_is_too_large_to_be_sent_must_not_be_missed_by_the_commit(
     producer.close()
 
 
-@BOTH
-def test_a_row_that_cannot_be_written_must_not_be_missed_by_the_commit(version: int) -> None:
+@BOTH_VERSIONS
+def test_row_with_missing_partition_prevents_commit(version: int) -> None:
     _, producer = create_producer_in_transaction(version)
     producer.send_columns("t", RecordColumns(pa.array([b"1", b"2"])), pa.array([0, 9], pa.int32()))
     with pytest.raises(TransactionAbortableError) as caught:
@@ -120,8 +120,8 @@ def test_a_row_that_cannot_be_written_must_not_be_missed_by_the_commit(version: 
     assert isinstance(caught.value.__cause__, InvalidRecordError)
 
 
-@BOTH
-def test_call_that_raises_for_its_arguments_prevents_the_commit(version: int) -> None:
+@BOTH_VERSIONS
+def test_call_with_invalid_arguments_prevents_commit(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version)
     columns = RecordColumns(pa.array([b"1", b"2"]))
     rejected_calls: list[Callable[[], object]] = [
@@ -143,12 +143,10 @@ def test_call_that_raises_for_its_arguments_prevents_the_commit(version: int) ->
     assert read_committed(cluster) == []
 
 
-@BOTH
-def test_rows_whose_partition_is_waited_for_in_vain_must_not_be_missed_by_the_commit(
-    version: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@BOTH_VERSIONS
+def test_metadata_timeout_of_send_columns_prevents_commit(version: int, monkeypatch: pytest.MonkeyPatch) -> None:
     _, producer = create_producer_in_transaction(version)
-    topic_infos = iter([producer._await_topic("t", producer._system.now()), MetadataTimeoutError("no answer")])
+    topic_infos = iter([producer._await_topic("t", producer._system.now()), MetadataTimeoutError("no response")])
 
     def await_topic(*_: object) -> object:
         topic_info = next(topic_infos)
@@ -159,11 +157,11 @@ def test_rows_whose_partition_is_waited_for_in_vain_must_not_be_missed_by_the_co
     monkeypatch.setattr(producer, "_await_topic", await_topic)
     with pytest.raises(MetadataTimeoutError):
         producer.send_columns("t", RecordColumns(pa.array([b"1", b"2"])), pa.array([0, 9], pa.int32()))
-    with pytest.raises(TransactionAbortableError, match="no answer"):
+    with pytest.raises(TransactionAbortableError, match="no response"):
         producer.commit_transaction()
 
 
-def test_ctrl_c_in_the_abort_of_a_close_ends_the_producer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupt_during_abort_of_close_ends_the_producer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise the sender thread and its connections would remain until the process ends."""
     _, producer = create_producer_in_transaction(2)
     assert producer._transactions is not None
@@ -173,8 +171,8 @@ def test_ctrl_c_in_the_abort_of_a_close_ends_the_producer(monkeypatch: pytest.Mo
     assert get_sender(producer).is_finished
 
 
-@BOTH
-def test_what_is_behind_a_record_that_failed_is_not_stored_and_says_why(version: int) -> None:
+@BOTH_VERSIONS
+def test_records_behind_failed_record_are_dropped_with_its_error_as_cause(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version, batch_size=0)
     send_and_flush(producer, b"0")
     cluster.control.when(api=ApiKey.PRODUCE).fail(codes.INVALID_RECORD)
@@ -190,7 +188,7 @@ def test_what_is_behind_a_record_that_failed_is_not_stored_and_says_why(version:
     assert read_committed(cluster) == [b"4"]
 
 
-@BOTH
+@BOTH_VERSIONS
 @pytest.mark.parametrize("failure", ["expiry", "rejection"])
 @pytest.mark.parametrize("is_response_lost", [False, True])
 def test_record_behind_failed_one_may_be_stored_only_if_its_response_was_lost(
@@ -217,8 +215,8 @@ def test_record_behind_failed_one_may_be_stored_only_if_its_response_was_lost(
     assert "not acknowledged, because its transaction cannot be committed" in str(error)
 
 
-@BOTH
-def test_what_an_abort_drops_does_not_blame_a_failure_of_an_earlier_transaction(version: int) -> None:
+@BOTH_VERSIONS
+def test_error_of_dropped_record_has_no_cause_from_earlier_transaction(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version, linger_ms=10_000)
     cluster.control.when(api=ApiKey.PRODUCE).fail(codes.INVALID_RECORD)
     send(producer, b"1")
@@ -234,8 +232,8 @@ def test_what_an_abort_drops_does_not_blame_a_failure_of_an_earlier_transaction(
     assert error.__cause__ is None
 
 
-@BOTH
-def test_batches_in_flight_behind_a_refused_one_end_with_the_transaction(version: int) -> None:
+@BOTH_VERSIONS
+def test_batches_in_flight_behind_rejected_batch_complete_by_the_abort(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version, batch_size=0)
     send_and_flush(producer, b"0")
     send_and_flush(producer, b"0")
@@ -253,8 +251,8 @@ def test_batches_in_flight_behind_a_refused_one_end_with_the_transaction(version
     assert read_committed(cluster) == [b"6"]
 
 
-@BOTH
-def test_an_expired_batch_makes_the_transaction_abortable_and_brings_a_new_epoch(version: int) -> None:
+@BOTH_VERSIONS
+def test_expired_batch_makes_transaction_abortable_and_abort_bumps_epoch(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version, delivery_timeout_ms=500, request_timeout_ms=100)
     send_and_flush(producer, b"0")
     before = get_sender(producer).idempotence.id_and_epoch
@@ -285,9 +283,9 @@ def test_commit_reports_record_that_expires_before_its_batch_is_sent() -> None:
     assert read_committed(cluster) == [b"2"]
 
 
-@BOTH
+@BOTH_VERSIONS
 @pytest.mark.parametrize("code", [codes.OUT_OF_ORDER_SEQUENCE_NUMBER, codes.UNKNOWN_PRODUCER_ID])
-def test_a_sequence_that_does_not_fit_ends_the_transaction_and_is_never_changed(version: int, code: int) -> None:
+def test_sequence_error_makes_transaction_abortable(version: int, code: int) -> None:
     cluster, producer = create_producer_in_transaction(version)
     send_and_flush(producer, b"0")
     cluster.control.when(api=ApiKey.PRODUCE).fail(code)
@@ -305,8 +303,8 @@ def test_a_sequence_that_does_not_fit_ends_the_transaction_and_is_never_changed(
     assert epochs == ([-1, 0] if version == 1 else [-1])
 
 
-@BOTH
-def test_a_batch_that_is_too_large_is_split_within_the_transaction(version: int) -> None:
+@BOTH_VERSIONS
+def test_splits_too_large_batch_within_transaction(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version, linger_ms=20, batch_size=100_000)
     cluster.control.when(api=ApiKey.PRODUCE).fail(codes.MESSAGE_TOO_LARGE)
     for number in range(20):
@@ -315,8 +313,8 @@ def test_a_batch_that_is_too_large_is_split_within_the_transaction(version: int)
     assert read_committed(cluster) == [b"%02d" % number * 100 for number in range(20)]
 
 
-@BOTH
-def test_a_leader_that_moves_within_the_transaction_loses_and_doubles_nothing(version: int) -> None:
+@BOTH_VERSIONS
+def test_moved_leader_loses_and_duplicates_nothing_in_transaction(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version, nodes=3)
     for number in range(6):
         send(producer, b"%d" % number)
@@ -327,8 +325,8 @@ def test_a_leader_that_moves_within_the_transaction_loses_and_doubles_nothing(ve
     assert read_committed(cluster) == [b"%d" % number for number in range(6)]
 
 
-@BOTH
-def test_an_error_that_ends_the_producer_is_raised_by_every_call(version: int) -> None:
+@BOTH_VERSIONS
+def test_every_call_raises_fatal_error(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version)
     cluster.control.when(api=ApiKey.PRODUCE).fail(codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     send(producer, b"1")
@@ -338,8 +336,8 @@ def test_an_error_that_ends_the_producer_is_raised_by_every_call(version: int) -
     producer.close()
 
 
-@BOTH
-def test_close_ends_the_producer_although_a_commit_ran_out_of_time_and_has_failed_since(version: int) -> None:
+@BOTH_VERSIONS
+def test_close_ends_the_producer_after_timed_out_and_failed_commit(version: int) -> None:
     limits = {"max_block_ms": 1000, "request_timeout_ms": 1000, "delivery_timeout_ms": 5000}
     cluster, producer = create_producer_in_transaction(version, **limits)
     send_and_flush(producer, b"1")
@@ -355,8 +353,8 @@ def test_close_ends_the_producer_although_a_commit_ran_out_of_time_and_has_faile
     assert read_committed(cluster) == []
 
 
-@BOTH
-def test_a_call_whose_time_is_up_says_what_the_broker_last_answered(version: int) -> None:
+@BOTH_VERSIONS
+def test_timeout_names_last_error_of_broker(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version, max_block_ms=1000)
     send_and_flush(producer, b"1")
     loading = cluster.control.when(api=ApiKey.END_TXN, times=None).fail(codes.COORDINATOR_LOAD_IN_PROGRESS)
@@ -367,7 +365,7 @@ def test_a_call_whose_time_is_up_says_what_the_broker_last_answered(version: int
     assert read_committed(cluster) == [b"1"]
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_timeout_does_not_mention_failure_that_a_retry_has_overcome(version: int) -> None:
     limits = {"max_block_ms": 1000, "request_timeout_ms": 1000, "delivery_timeout_ms": 5000}
     cluster, producer = create_producer_in_transaction(version, **limits)
@@ -382,7 +380,7 @@ def test_timeout_does_not_mention_failure_that_a_retry_has_overcome(version: int
     assert "COORDINATOR_LOAD_IN_PROGRESS" not in str(caught.value)
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_init_without_response_times_out(version: int) -> None:
     cluster = create_cluster(version)
     producer = create_producer(cluster, max_block_ms=1000)
@@ -391,14 +389,12 @@ def test_init_without_response_times_out(version: int) -> None:
         producer.init_transactions()
 
 
-@BOTH
-def test_a_broker_that_names_a_record_which_the_batch_does_not_have_fails_the_transaction_and_no_more(
-    version: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@BOTH_VERSIONS
+def test_rejection_that_names_nonexistent_record_is_abortable(version: int, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster, producer = create_producer_in_transaction(version)
-    refusal = ApiError(codes.INVALID_RECORD, "record 99 has no key", {99: "no key"})
-    with monkeypatch.context() as refusing:
-        refusing.setattr(cluster.log("t"), "append", Mock(side_effect=refusal))
+    rejection = ApiError(codes.INVALID_RECORD, "record 99 has no key", {99: "no key"})
+    with monkeypatch.context() as patch_log:
+        patch_log.setattr(cluster.log("t"), "append", Mock(side_effect=rejection))
         send(producer, b"1")
         with pytest.raises(TransactionAbortableError, match="record 99 has no key"):
             producer.commit_transaction()
@@ -408,8 +404,8 @@ def test_a_broker_that_names_a_record_which_the_batch_does_not_have_fails_the_tr
     assert read_committed(cluster) == [b"2"]
 
 
-@BOTH
-def test_brokers_that_know_no_transactions_end_the_producer_at_once(version: int) -> None:
+@BOTH_VERSIONS
+def test_init_fails_immediately_without_support_for_transactions(version: int) -> None:
     cluster = create_cluster(version, version_limits={ApiKey.INIT_PRODUCER_ID: VersionRange(1, 0)})
     producer, since = create_producer(cluster), cluster.system.now()
     with pytest.raises(UnsupportedVersionError, match="INIT_PRODUCER_ID"):
@@ -420,10 +416,8 @@ def test_brokers_that_know_no_transactions_end_the_producer_at_once(version: int
         producer.begin_transaction()
 
 
-@BOTH
-def test_a_broker_that_cannot_describe_transactions_fails_the_call_and_not_the_producer(
-    version: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@BOTH_VERSIONS
+def test_unsupported_describe_request_fails_only_its_call(version: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """During a cluster upgrade, one coordinator may support the request while another one does not."""
     cluster, producer = create_initialized_producer(version, nodes=2)
     for node, name in enumerate("ab"):
@@ -444,8 +438,8 @@ def test_a_broker_that_cannot_describe_transactions_fails_the_call_and_not_the_p
     assert read_committed(cluster) == [b"1"]
 
 
-@BOTH
-def test_a_coordinator_that_swallows_connections_delays_no_question_to_another_one(version: int) -> None:
+@BOTH_VERSIONS
+def test_unresponsive_coordinator_delays_no_request_to_another(version: int) -> None:
     """Calls of another thread, or for other transactional ids, must not wait for the unresponsive coordinator."""
     cluster, producer = create_initialized_producer(version, nodes=3)
     coordinators = {"a": 1, "b": 2}
@@ -456,16 +450,19 @@ def test_a_coordinator_that_swallows_connections_delays_no_question_to_another_o
     cluster.close_connections(1)
     pass_time(producer, 200)
     since = cluster.system.now()
-    of_one, of_other = BlockingCall([DescribeTransactions(["a"])]), BlockingCall([DescribeTransactions(["b"])])
-    for call in (of_one, of_other):
+    unresponsive_call, other_call = (
+        BlockingCall([DescribeTransactions(["a"])]),
+        BlockingCall([DescribeTransactions(["b"])]),
+    )
+    for call in (unresponsive_call, other_call):
         get_sender(producer)._call_executor.submit(call)
-    assert get_loop(producer).run_until(of_other.done_event.is_set, 60_000)
+    assert get_loop(producer).run_until(other_call.done_event.is_set, 60_000)
     assert cluster.system.now() - since < 1_000
-    assert not of_one.done_event.is_set()
+    assert not unresponsive_call.done_event.is_set()
 
 
-@BOTH
-def test_a_coordinator_that_cannot_be_connected_to_is_looked_up_again(version: int) -> None:
+@BOTH_VERSIONS
+def test_looks_up_unreachable_coordinator_again(version: int) -> None:
     cluster, producer = create_initialized_producer(version, nodes=2)
     known = cluster.core.find_coordinator(ID)
     assert known is not None
@@ -477,8 +474,8 @@ def test_a_coordinator_that_cannot_be_connected_to_is_looked_up_again(version: i
     producer.init_transactions()
 
 
-@BOTH
-def test_when_the_sender_has_failed_a_transaction_is_not_waited_for(version: int) -> None:
+@BOTH_VERSIONS
+def test_calls_fail_immediately_after_sender_has_failed(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version)
     sender, since = get_sender(producer), cluster.system.now()
     with patch.object(sender, "run_once", Mock(side_effect=RuntimeError("a fault of ours"))):

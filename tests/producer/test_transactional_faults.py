@@ -21,7 +21,7 @@ from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.end_txn import EndTxnRequest
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest
 from tests.producer.transactional_cases import (
-    BOTH,
+    BOTH_VERSIONS,
     create_cluster,
     create_initialized_producer,
     create_producer,
@@ -34,12 +34,12 @@ from tests.producer.transactional_cases import (
     state,
 )
 
-TALK = [ApiKey.FIND_COORDINATOR, ApiKey.INIT_PRODUCER_ID, ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.END_TXN]
-GROUP_TALK = [ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.TXN_OFFSET_COMMIT]
-EVERY_REQUEST = pytest.mark.parametrize("api", [*TALK, *GROUP_TALK, ApiKey.PRODUCE])
+TRANSACTION_APIS = [ApiKey.FIND_COORDINATOR, ApiKey.INIT_PRODUCER_ID, ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.END_TXN]
+OFFSET_APIS = [ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.TXN_OFFSET_COMMIT]
+EVERY_REQUEST = pytest.mark.parametrize("api", [*TRANSACTION_APIS, *OFFSET_APIS, ApiKey.PRODUCE])
 
 
-def two_transactions(producer_options: dict[str, object], version: int, api: ApiKey, fault: object) -> None:
+def run_two_transactions(producer_options: dict[str, object], version: int, api: ApiKey, fault: object) -> None:
     """Run two transactions. In each, the fault affects the first request of the given type."""
     cluster = create_cluster(version)
     producer = create_producer(cluster, **producer_options)
@@ -58,60 +58,62 @@ def two_transactions(producer_options: dict[str, object], version: int, api: Api
 # --- responses
 
 
-@BOTH
+@BOTH_VERSIONS
 @EVERY_REQUEST
 @pytest.mark.parametrize("applied", [True, False])
-def test_a_request_whose_answer_is_lost_is_asked_again(version: int, api: ApiKey, applied: bool) -> None:
-    two_transactions({}, version, api, lambda rule: rule.drop(execute_first=applied))
+def test_retries_request_after_lost_response(version: int, api: ApiKey, applied: bool) -> None:
+    run_two_transactions({}, version, api, lambda rule: rule.drop(execute_first=applied))
 
 
-@BOTH
+@BOTH_VERSIONS
 @EVERY_REQUEST
 @pytest.mark.parametrize("applied", [True, False])
-def test_a_broker_that_never_responds_is_given_up_and_asked_again(version: int, api: ApiKey, applied: bool) -> None:
-    two_transactions({"request_timeout_ms": 500}, version, api, lambda rule: rule.never_respond(execute_first=applied))
+def test_retries_request_that_times_out(version: int, api: ApiKey, applied: bool) -> None:
+    run_two_transactions(
+        {"request_timeout_ms": 500}, version, api, lambda rule: rule.never_respond(execute_first=applied)
+    )
 
 
-@BOTH
+@BOTH_VERSIONS
 @EVERY_REQUEST
-def test_an_answer_that_comes_too_late_changes_nothing(version: int, api: ApiKey) -> None:
-    two_transactions({"request_timeout_ms": 500}, version, api, lambda rule: rule.delay(2000))
+def test_late_response_has_no_effect(version: int, api: ApiKey) -> None:
+    run_two_transactions({"request_timeout_ms": 500}, version, api, lambda rule: rule.delay(2000))
 
 
-@BOTH
+@BOTH_VERSIONS
 @EVERY_REQUEST
-def test_a_request_that_is_carried_out_too_late_does_no_harm(version: int, api: ApiKey) -> None:
-    two_transactions({"request_timeout_ms": 500}, version, api, lambda rule: rule.delay(2000, execute_first=False))
+def test_request_executed_after_its_timeout_has_no_effect(version: int, api: ApiKey) -> None:
+    run_two_transactions({"request_timeout_ms": 500}, version, api, lambda rule: rule.delay(2000, execute_first=False))
 
 
-@BOTH
-@pytest.mark.parametrize("api", [*TALK, *GROUP_TALK])
+@BOTH_VERSIONS
+@pytest.mark.parametrize("api", [*TRANSACTION_APIS, *OFFSET_APIS])
 @pytest.mark.parametrize(
     "code", [codes.COORDINATOR_NOT_AVAILABLE, codes.NOT_COORDINATOR, codes.COORDINATOR_LOAD_IN_PROGRESS]
 )
-def test_22_a_coordinator_that_says_that_it_has_moved_is_looked_up(version: int, api: ApiKey, code: int) -> None:
-    two_transactions({}, version, api, lambda rule: rule.fail(code))
+def test_22_retries_request_after_coordinator_error(version: int, api: ApiKey, code: int) -> None:
+    run_two_transactions({}, version, api, lambda rule: rule.fail(code))
 
 
-@BOTH
+@BOTH_VERSIONS
 @pytest.mark.parametrize("api", [ApiKey.INIT_PRODUCER_ID, ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.END_TXN, ApiKey.PRODUCE])
-def test_a_transaction_that_is_still_being_completed_is_waited_for(version: int, api: ApiKey) -> None:
-    two_transactions({}, version, api, lambda rule: rule.fail(codes.CONCURRENT_TRANSACTIONS))
+def test_waits_for_completion_of_previous_transaction(version: int, api: ApiKey) -> None:
+    run_two_transactions({}, version, api, lambda rule: rule.fail(codes.CONCURRENT_TRANSACTIONS))
 
 
 # --- 22: coordinators that move
 
 
-@BOTH
+@BOTH_VERSIONS
 @pytest.mark.parametrize("step", ["begin", "write", "commit", "next"])
-def test_22_the_coordinator_moves_at_each_step_and_the_commit_is_one(version: int, step: str) -> None:
+def test_22_commits_once_if_coordinator_moves_at_any_step(version: int, step: str) -> None:
     cluster, producer = create_initialized_producer(version, nodes=3)
 
     def move(at: str) -> None:
         if at == step:
-            now_at = cluster.core.find_coordinator("x")
-            assert now_at is not None
-            cluster.control.move_coordinator("x", (now_at.id + 1) % 3)
+            coordinator = cluster.core.find_coordinator("x")
+            assert coordinator is not None
+            cluster.control.move_coordinator("x", (coordinator.id + 1) % 3)
 
     producer.begin_transaction()
     move("begin")
@@ -126,11 +128,9 @@ def test_22_the_coordinator_moves_at_each_step_and_the_commit_is_one(version: in
     assert (read_committed(cluster, 0), read_committed(cluster, 1)) == ([b"1", b"3"], [b"2"])
 
 
-@BOTH
+@BOTH_VERSIONS
 @pytest.mark.parametrize("applied", [True, False])
-def test_22_the_coordinator_dies_while_it_ends_the_transaction_and_the_commit_is_one(
-    version: int, applied: bool
-) -> None:
+def test_22_commits_once_if_coordinator_dies_during_end_txn(version: int, applied: bool) -> None:
     cluster, producer = create_producer_in_transaction(version, nodes=3)
     send_and_flush(producer, b"1")
     send_and_flush(producer, b"2", partition=1)
@@ -149,8 +149,8 @@ def test_22_the_coordinator_dies_while_it_ends_the_transaction_and_the_commit_is
 # --- 23: two producers with the same transactional id
 
 
-@BOTH
-def test_23_a_second_producer_of_the_id_fences_the_first_and_nothing_of_the_first_is_seen(version: int) -> None:
+@BOTH_VERSIONS
+def test_23_second_producer_fences_first_and_aborts_its_transaction(version: int) -> None:
     cluster, first = create_producer_in_transaction(version)
     send_and_flush(first, b"zombie")
     second = create_producer(cluster)
@@ -166,8 +166,8 @@ def test_23_a_second_producer_of_the_id_fences_the_first_and_nothing_of_the_firs
     assert read_committed(cluster) == [b"heir"]
 
 
-@BOTH
-def test_23_a_late_write_of_a_producer_that_was_fenced_is_refused(version: int) -> None:
+@BOTH_VERSIONS
+def test_23_rejects_late_write_of_fenced_producer(version: int) -> None:
     cluster, first = create_producer_in_transaction(version)
     send_and_flush(first, b"0")
     cluster.executes_after_disconnect = True
@@ -188,8 +188,8 @@ def test_23_a_late_write_of_a_producer_that_was_fenced_is_refused(version: int) 
     assert read_committed(cluster) == [b"heir", b"again"]
 
 
-@BOTH
-def test_23_a_late_write_after_an_abort_opens_no_transaction(version: int) -> None:
+@BOTH_VERSIONS
+def test_23_late_write_after_abort_opens_no_transaction(version: int) -> None:
     """The batch expires in flight, the transaction is aborted, and only then does the broker handle the batch."""
     cluster, producer = create_producer_in_transaction(version, delivery_timeout_ms=300, request_timeout_ms=300)
     send_and_flush(producer, b"0")
@@ -206,8 +206,8 @@ def test_23_a_late_write_after_an_abort_opens_no_transaction(version: int) -> No
     assert read_committed(cluster) == [b"1"]
 
 
-@BOTH
-def test_23_the_end_is_not_asked_for_while_a_request_of_an_expired_batch_is_open(version: int) -> None:
+@BOTH_VERSIONS
+def test_23_sends_end_txn_after_last_request_of_expired_batch_has_ended(version: int) -> None:
     """Brokers without KIP-890 would append the batch after the marker, in a transaction that never ends."""
     cluster, producer = create_producer_in_transaction(
         version, nodes=2, delivery_timeout_ms=500, request_timeout_ms=400
@@ -232,7 +232,7 @@ def test_23_the_end_is_not_asked_for_while_a_request_of_an_expired_batch_is_open
 # --- 13: recreated topics
 
 
-def test_13_a_topic_created_again_between_two_partitions_of_a_transaction_fails_the_commit() -> None:
+def test_13_commit_fails_if_topic_is_recreated_during_transaction() -> None:
     """Transactions of version 2 write by topic id, and the leader rejects the id of the deleted topic."""
     cluster, producer = create_producer_in_transaction(2)
     send_and_flush(producer, b"1")
@@ -273,8 +273,8 @@ def test_13_first_transaction_to_recreated_topic_fails_with_version_1_from_kafka
 # --- 24: transactions that never end
 
 
-@BOTH
-def test_24_a_transaction_that_is_never_ended_is_aborted_at_its_timeout_and_stays_hidden(version: int) -> None:
+@BOTH_VERSIONS
+def test_24_coordinator_aborts_abandoned_transaction_after_its_timeout(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version, transaction_timeout_ms=5000)
     send_and_flush(producer, b"1")
     producer.close(timeout=0)
@@ -287,8 +287,8 @@ def test_24_a_transaction_that_is_never_ended_is_aborted_at_its_timeout_and_stay
     assert cluster.log("t").last_stable_offset == cluster.log("t").log_end_offset
 
 
-@BOTH
-def test_24_a_commit_after_the_timeout_fails_and_nothing_is_seen(version: int) -> None:
+@BOTH_VERSIONS
+def test_24_commit_after_the_timeout_fails_and_no_record_is_visible(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version, transaction_timeout_ms=5000)
     send_and_flush(producer, b"1")
     pass_time(producer, 6000)
@@ -298,8 +298,8 @@ def test_24_a_commit_after_the_timeout_fails_and_nothing_is_seen(version: int) -
     assert read_committed(cluster) == []
 
 
-@BOTH
-def test_commit_after_the_timeout_names_transaction_timeout_ms_and_a_new_producer_works(version: int) -> None:
+@BOTH_VERSIONS
+def test_commit_after_the_timeout_names_transaction_timeout_ms(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version, transaction_timeout_ms=5000)
     send_and_flush(producer, b"1")
     pass_time(producer, 6000)
@@ -307,27 +307,27 @@ def test_commit_after_the_timeout_names_transaction_timeout_ms_and_a_new_produce
         producer.commit_transaction()
     assert "Another producer" not in str(raised.value)
     producer.close()
-    heir = create_producer(cluster)
-    heir.init_transactions()
-    heir.begin_transaction()
-    send_and_flush(heir, b"2")
-    heir.commit_transaction()
+    successor = create_producer(cluster)
+    successor.init_transactions()
+    successor.begin_transaction()
+    send_and_flush(successor, b"2")
+    successor.commit_transaction()
     assert read_committed(cluster) == [b"2"]
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_commit_of_a_fenced_producer_does_not_name_a_timeout_before_it(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version, transaction_timeout_ms=5000)
     send_and_flush(producer, b"1")
-    heir = create_producer(cluster)
-    heir.init_transactions()
+    successor = create_producer(cluster)
+    successor.init_transactions()
     with pytest.raises(BrokerError) as raised:
         producer.commit_transaction()
     assert "timeout" not in str(raised.value)
 
 
-@BOTH
-def test_24_a_record_after_the_timeout_fails_and_nothing_is_seen(version: int) -> None:
+@BOTH_VERSIONS
+def test_24_record_after_the_timeout_fails_and_no_record_is_visible(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version, transaction_timeout_ms=5000)
     send_and_flush(producer, b"1")
     pass_time(producer, 6000)
@@ -344,7 +344,7 @@ def test_24_a_record_after_the_timeout_fails_and_nothing_is_seen(version: int) -
 
 @pytest.mark.parametrize("version", [0, 1, 2])
 @pytest.mark.parametrize("commit", [True, False])
-def test_an_end_that_is_carried_out_late_does_not_end_the_next_transaction(version: int, commit: bool) -> None:
+def test_late_end_txn_does_not_end_next_transaction(version: int, commit: bool) -> None:
     """Kafka 3 clusters have finalized features but none for transactions. Level 0 means protocol version 1."""
     cluster, producer = create_producer_in_transaction(version, request_timeout_ms=300)
     send_and_flush(producer, b"1")
@@ -363,8 +363,8 @@ def test_an_end_that_is_carried_out_late_does_not_end_the_next_transaction(versi
     assert read_committed(cluster) == ([b"1", b"2", b"3"] if commit else [b"1"])
 
 
-@BOTH
-def test_offsets_that_are_written_late_do_not_take_the_place_of_later_ones(version: int) -> None:
+@BOTH_VERSIONS
+def test_late_offset_commit_does_not_replace_later_offsets(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version, request_timeout_ms=300)
     cluster.executes_after_disconnect = True
     cluster.control.when(api=ApiKey.TXN_OFFSET_COMMIT).delay(2000, execute_first=False)
@@ -377,7 +377,7 @@ def test_offsets_that_are_written_late_do_not_take_the_place_of_later_ones(versi
     assert cluster.core.offsets.committed["g"]["t", 0].offset == 2
 
 
-def test_without_a_lost_answer_no_further_producer_id_is_asked_for() -> None:
+def test_requests_one_producer_id_without_lost_response() -> None:
     cluster, producer = create_producer_in_transaction(1)
     for value in (b"1", b"2"):
         send_and_flush(producer, value)

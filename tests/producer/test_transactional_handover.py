@@ -21,7 +21,7 @@ from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest
 from spark_kafka_sink.requests.consumer_groups import GroupMetadata, OffsetAndMetadata
 from tests.producer.transactional_cases import (
-    BOTH,
+    BOTH_VERSIONS,
     ID,
     create_cluster,
     create_initialized_producer,
@@ -44,9 +44,9 @@ def group_offset(cluster: SimulatedCluster, group: str = "g") -> int | None:
     return None if found is None else found.offset
 
 
-@BOTH
+@BOTH_VERSIONS
 @pytest.mark.parametrize("group", ["g", GroupMetadata("g", -1, "")])
-def test_offsets_hold_with_the_commit(version: int, group: GroupMetadata | str) -> None:
+def test_offsets_are_committed_with_the_transaction(version: int, group: GroupMetadata | str) -> None:
     cluster, producer = create_producer_in_transaction(version)
     send(producer, b"1")
     producer.send_offsets_to_transaction({("t", 0): 7, ("t", 1): OffsetAndMetadata(8)}, group)
@@ -55,8 +55,8 @@ def test_offsets_hold_with_the_commit(version: int, group: GroupMetadata | str) 
     assert group_offset(cluster) == 7
 
 
-@BOTH
-def test_offsets_of_an_aborted_transaction_do_not_hold(version: int) -> None:
+@BOTH_VERSIONS
+def test_abort_discards_offsets(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version)
     producer.send_offsets_to_transaction({("t", 0): 7}, "g")
     producer.abort_transaction()
@@ -83,9 +83,7 @@ LONE_SURROGATE = "\ud800"
         ({("t", 0): 5}, LONE_SURROGATE),
     ],
 )
-def test_offsets_that_cannot_be_written_are_refused_at_the_call_and_the_producer_goes_on(
-    offsets: Any, group: Any
-) -> None:
+def test_rejects_invalid_offsets_and_remains_usable(offsets: Any, group: Any) -> None:
     cluster, producer = create_producer_in_transaction(2)
     with pytest.raises(InvalidRecordError):
         producer.send_offsets_to_transaction(offsets, group)
@@ -94,7 +92,7 @@ def test_offsets_that_cannot_be_written_are_refused_at_the_call_and_the_producer
     assert group_offset(cluster) == 7
 
 
-def test_a_position_and_a_group_take_only_what_can_be_written() -> None:
+def test_offset_and_group_reject_invalid_fields() -> None:
     positions: list[tuple[Any, ...]] = [(5, 2**31), (5, -2), (5, -1, None), (5, -1, "x" * 2**15)]
     for fields in positions:
         with pytest.raises(InvalidRecordError):
@@ -106,7 +104,7 @@ def test_a_position_and_a_group_take_only_what_can_be_written() -> None:
 
 
 @pytest.mark.parametrize("name", [LONE_SURROGATE, "x" * 2**15, "", b"x"])
-def test_a_transactional_id_that_cannot_be_written_is_refused_at_the_call(name: Any) -> None:
+def test_rejects_invalid_transactional_id(name: Any) -> None:
     _, producer = create_initialized_producer(2)
     with pytest.raises(ConfigurationError, match="A transactional id must"):
         producer.init_transactions(name)
@@ -119,7 +117,7 @@ def test_a_transactional_id_that_cannot_be_written_is_refused_at_the_call(name: 
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_records_after_a_transaction_that_was_taken_over_are_stored(version: int) -> None:
+def test_writes_transaction_after_taken_over_one(version: int) -> None:
     """The other process's sequences are unknown, so the next transaction needs a new epoch or restarted sequences."""
     cluster, producer = create_producer_in_transaction(version)
     send(producer, b"1")
@@ -133,9 +131,9 @@ def test_records_after_a_transaction_that_was_taken_over_are_stored(version: int
     assert read_committed(cluster) == [b"1", b"2"]
 
 
-@BOTH
+@BOTH_VERSIONS
 @pytest.mark.parametrize("commit", [True, False])
-def test_a_transaction_is_prepared_by_one_producer_and_ended_by_another(version: int, commit: bool) -> None:
+def test_another_producer_ends_prepared_transaction(version: int, commit: bool) -> None:
     cluster, producer = create_producer_in_transaction(version)
     futures = [send(producer, b"1"), send(producer, b"2", 1)]
     prepared = producer.prepare_transaction()
@@ -149,7 +147,7 @@ def test_a_transaction_is_prepared_by_one_producer_and_ended_by_another(version:
     assert (read_committed(cluster, 0), read_committed(cluster, 1)) == (([b"1"], [b"2"]) if commit else ([], []))
 
 
-@BOTH
+@BOTH_VERSIONS
 @pytest.mark.parametrize("has_response_arrived", [False, True])
 def test_transaction_cannot_be_taken_over_while_the_outcome_of_a_commit_is_unread(
     version: int, has_response_arrived: bool
@@ -177,8 +175,8 @@ def test_transaction_cannot_be_taken_over_while_the_outcome_of_a_commit_is_unrea
     assert read_committed(cluster) == [b"other", b"1"]
 
 
-@BOTH
-def test_the_producer_that_prepared_goes_on_when_others_have_ended_it(version: int) -> None:
+@BOTH_VERSIONS
+def test_preparing_producer_can_be_initialized_after_another_has_committed(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version)
     send(producer, b"1")
     prepared = producer.prepare_transaction()
@@ -193,8 +191,8 @@ def test_the_producer_that_prepared_goes_on_when_others_have_ended_it(version: i
     assert read_committed(cluster) == [b"1", b"2", b"2"]
 
 
-@BOTH
-def test_to_prepare_reports_records_that_failed(version: int) -> None:
+@BOTH_VERSIONS
+def test_prepare_reports_failed_records(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version)
     cluster.control.when(api=ApiKey.PRODUCE).fail(codes.INVALID_RECORD)
     send(producer, b"1", key=b"k1")
@@ -202,9 +200,9 @@ def test_to_prepare_reports_records_that_failed(version: int) -> None:
         producer.prepare_transaction()
 
 
-@BOTH
+@BOTH_VERSIONS
 @pytest.mark.parametrize("has_records", [True, False])
-def test_what_is_prepared_has_the_offsets_of_a_call_that_ran_out_of_time(version: int, has_records: bool) -> None:
+def test_prepared_transaction_includes_offsets_of_timed_out_call(version: int, has_records: bool) -> None:
     """If preparing did not add them, another process would commit the records without the offsets."""
     cluster, producer = create_producer_in_transaction(version, max_block_ms=100)
     if has_records:
@@ -225,8 +223,8 @@ def test_what_is_prepared_has_the_offsets_of_a_call_that_ran_out_of_time(version
     assert (read_committed(cluster), group_offset(cluster)) == ([b"1"] if has_records else [], 7)
 
 
-@BOTH
-def test_to_prepare_reports_offsets_that_were_refused_after_their_call(version: int) -> None:
+@BOTH_VERSIONS
+def test_prepare_reports_offsets_rejected_after_their_call(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version, max_block_ms=100)
     cluster.control.when(api=ApiKey.TXN_OFFSET_COMMIT, times=None).fail(codes.COORDINATOR_LOAD_IN_PROGRESS)
     with pytest.raises(TransactionTimeoutError):
@@ -237,7 +235,7 @@ def test_to_prepare_reports_offsets_that_were_refused_after_their_call(version: 
         producer.prepare_transaction()
 
 
-def test_to_prepare_where_no_transaction_is_open_says_which_call_is_missing() -> None:
+def test_prepare_without_open_transaction_names_required_call() -> None:
     producer = create_producer(create_cluster(2))
     with pytest.raises(
         IllegalStateError, match=r"prepare_transaction\(\) requires .* Call init_transactions\(\) first"
@@ -250,17 +248,15 @@ def test_to_prepare_where_no_transaction_is_open_says_which_call_is_missing() ->
         producer.prepare_transaction()
 
 
-def test_an_empty_transaction_is_not_left_open() -> None:
+def test_prepare_ends_empty_transaction() -> None:
     _, producer = create_producer_in_transaction(2)
     assert producer.prepare_transaction() is None
     producer.begin_transaction()
 
 
-@BOTH
+@BOTH_VERSIONS
 @pytest.mark.parametrize("commit", [True, False])
-def test_a_producer_that_has_ended_what_another_prepared_writes_the_next_transaction(
-    version: int, commit: bool
-) -> None:
+def test_producer_writes_transactions_after_ending_taken_over_one(version: int, commit: bool) -> None:
     """In version 1 it needs a new epoch, because it does not know the next sequences."""
     cluster, first = create_producer_in_transaction(version)
     send_and_flush(first, b"1", b"2")

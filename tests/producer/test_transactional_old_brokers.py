@@ -13,7 +13,7 @@ from tests.producer.virtual_time import create_simulated_producer
 from tests.simulated_cluster import SimulatedCluster
 
 
-def test_description_of_several_ids_fails_and_the_producer_goes_on_where_one_id_is_looked_up_at_a_time() -> None:
+def test_description_of_several_ids_fails_without_batched_coordinator_lookup() -> None:
     """Kafka 2.8 looks up one id per request. The producer's own coordinator is unknown at first."""
     limits = {ApiKey.FIND_COORDINATOR: VersionRange(0, 3)}
     cluster = SimulatedCluster(FakeSystem(latency_ms=1), topics={"t": 1}, version_limits=limits)

@@ -22,7 +22,7 @@ from spark_kafka_sink.protocol.messages.produce import ProduceRequest
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.header import parse_header
 from tests.producer.transactional_cases import (
-    BOTH,
+    BOTH_VERSIONS,
     ID,
     create_initialized_producer,
     create_producer_in_transaction,
@@ -48,8 +48,8 @@ def batches(cluster: SimulatedCluster, partition: int = 0) -> list[tuple[int, in
 # --- visible records
 
 
-@BOTH
-def test_a_commit_shows_all_records_of_all_partitions_at_once(version: int) -> None:
+@BOTH_VERSIONS
+def test_commit_makes_records_of_all_partitions_visible(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version)
     send_and_flush(producer, b"1", b"2", partition=0)
     send_and_flush(producer, b"3", partition=1)
@@ -59,8 +59,8 @@ def test_a_commit_shows_all_records_of_all_partitions_at_once(version: int) -> N
     assert state(cluster) is TransactionState.COMPLETE_COMMIT
 
 
-@BOTH
-def test_an_abort_shows_no_record_to_committed_readers(version: int) -> None:
+@BOTH_VERSIONS
+def test_abort_hides_records_from_committed_readers(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version)
     send_and_flush(producer, b"1", b"2")
     producer.abort_transaction()
@@ -69,8 +69,8 @@ def test_an_abort_shows_no_record_to_committed_readers(version: int) -> None:
     assert state(cluster) is TransactionState.COMPLETE_ABORT
 
 
-@BOTH
-def test_transactions_follow_each_other_and_each_is_what_it_was(version: int) -> None:
+@BOTH_VERSIONS
+def test_commits_and_aborts_consecutive_transactions(version: int) -> None:
     cluster, producer = create_initialized_producer(version)
     for number in range(6):
         producer.begin_transaction()
@@ -83,8 +83,8 @@ def test_transactions_follow_each_other_and_each_is_what_it_was(version: int) ->
     assert [read_committed(cluster, partition) for partition in (0, 1)] == [[b"0", b"1", b"3", b"4"]] * 2
 
 
-@BOTH
-def test_a_commit_sends_at_once_what_would_have_lingered_and_waits_for_its_answers(version: int) -> None:
+@BOTH_VERSIONS
+def test_commit_sends_lingering_records_and_waits_for_acknowledgements(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version, linger_ms=60_000, delivery_timeout_ms=120_000)
     futures = [send(producer, b"1"), send(producer, b"2", 1)]
     started = cluster.system.now()
@@ -94,8 +94,8 @@ def test_a_commit_sends_at_once_what_would_have_lingered_and_waits_for_its_answe
     assert (read_committed(cluster, 0), read_committed(cluster, 1)) == ([b"1"], [b"2"])
 
 
-@BOTH
-def test_columns_are_part_of_the_transaction_like_records(version: int) -> None:
+@BOTH_VERSIONS
+def test_transaction_includes_columns(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version)
     columns = RecordColumns(pa.array([b"1", b"2", b"3"]))
     producer.send_columns("t", columns, pa.array([0, 1, 0], pa.int32()))
@@ -103,16 +103,16 @@ def test_columns_are_part_of_the_transaction_like_records(version: int) -> None:
     assert (read_committed(cluster, 0), read_committed(cluster, 1)) == ([b"1", b"3"], [b"2"])
 
 
-@BOTH
-def test_a_block_commits_when_it_ends_well(version: int) -> None:
+@BOTH_VERSIONS
+def test_block_commits_transaction(version: int) -> None:
     cluster, producer = create_initialized_producer(version)
     with producer.transaction():
         send(producer, b"1")
     assert read_committed(cluster) == [b"1"]
 
 
-@BOTH
-def test_a_block_that_an_error_leaves_is_aborted_and_the_error_goes_on(version: int) -> None:
+@BOTH_VERSIONS
+def test_block_aborts_transaction_and_propagates_error(version: int) -> None:
     cluster, producer = create_initialized_producer(version)
     with pytest.raises(ZeroDivisionError), producer.transaction():
         _ = 1 // len(send_and_flush(producer, b"1")[1:])
@@ -122,9 +122,9 @@ def test_a_block_that_an_error_leaves_is_aborted_and_the_error_goes_on(version: 
     assert read_committed(cluster) == [b"2"]
 
 
-@BOTH
+@BOTH_VERSIONS
 @pytest.mark.parametrize("commit", [True, False])
-def test_an_empty_transaction_asks_the_brokers_nothing(version: int, commit: bool) -> None:
+def test_empty_transaction_sends_no_request(version: int, commit: bool) -> None:
     cluster, producer = create_producer_in_transaction(version)
     before = len(cluster.requests)
     if commit:
@@ -138,8 +138,8 @@ def test_an_empty_transaction_asks_the_brokers_nothing(version: int, commit: boo
 # --- producer ids, epochs and versions
 
 
-@BOTH
-def test_requests_carry_the_id_and_are_of_the_transactions_version(version: int) -> None:
+@BOTH_VERSIONS
+def test_requests_have_transactional_id_and_version_of_transaction(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version)
     send_and_flush(producer, b"1")
     producer.commit_transaction()
@@ -157,7 +157,7 @@ def test_requests_carry_the_id_and_are_of_the_transactions_version(version: int)
         assert find_requests(cluster, AddPartitionsToTxnRequest) == []
 
 
-def test_in_version_1_sequences_go_on_from_transaction_to_transaction() -> None:
+def test_version_1_sequences_continue_across_transactions() -> None:
     cluster, producer = create_initialized_producer(1)
     for commit in (True, False, True):
         producer.begin_transaction()
@@ -167,7 +167,7 @@ def test_in_version_1_sequences_go_on_from_transaction_to_transaction() -> None:
     assert batches(cluster) == [(0, sequence) for sequence in range(6)]
 
 
-def test_in_version_2_each_transaction_has_an_epoch_and_sequences_of_its_own() -> None:
+def test_version_2_transactions_have_new_epoch_and_restart_sequences() -> None:
     cluster, producer = create_initialized_producer(2)
     for commit in (True, False, True):
         producer.begin_transaction()
@@ -177,7 +177,7 @@ def test_in_version_2_each_transaction_has_an_epoch_and_sequences_of_its_own() -
     assert batches(cluster) == [(epoch, sequence) for epoch in range(3) for sequence in range(2)]
 
 
-def test_the_version_is_that_of_the_cluster_when_the_transaction_begins() -> None:
+def test_uses_transaction_version_of_cluster_at_begin() -> None:
     cluster, producer = create_initialized_producer(1)
     with producer.transaction():
         send(producer, b"1")
@@ -201,8 +201,8 @@ def test_transaction_timeout_ms_reaches_the_coordinator() -> None:
 # --- aborts
 
 
-@BOTH
-def test_an_abort_drops_unsent_records_and_fails_their_futures(version: int) -> None:
+@BOTH_VERSIONS
+def test_abort_drops_unsent_records_and_fails_their_futures(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version, linger_ms=60_000, delivery_timeout_ms=120_000)
     future = send(producer, b"1")
     producer.abort_transaction()
@@ -214,8 +214,8 @@ def test_an_abort_drops_unsent_records_and_fails_their_futures(version: int) -> 
     assert read_committed(cluster) == [b"2"]
 
 
-@BOTH
-def test_an_abort_waits_for_what_is_on_the_wire(version: int) -> None:
+@BOTH_VERSIONS
+def test_abort_waits_for_requests_in_flight(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version)
     send_and_flush(producer, b"0")
     cluster.control.when(api=ApiKey.PRODUCE).delay(500, execute_first=False)
@@ -228,8 +228,8 @@ def test_an_abort_waits_for_what_is_on_the_wire(version: int) -> None:
     assert cluster.log("t").list_open_producer_ids() == []
 
 
-@BOTH
-def test_what_waits_for_a_retry_is_dropped_by_an_abort(version: int) -> None:
+@BOTH_VERSIONS
+def test_abort_drops_records_that_wait_for_retry(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version)
     send_and_flush(producer, b"0")
     cluster.control.when(api=ApiKey.PRODUCE, times=None).fail(codes.NOT_ENOUGH_REPLICAS)
@@ -259,7 +259,7 @@ def test_adds_partition_before_batches_that_wait_for_the_connection() -> None:
     assert [future.exception(0) for future in futures] == [None] * 21
 
 
-@BOTH
+@BOTH_VERSIONS
 @pytest.mark.parametrize(
     ("code", "error_type"),
     [

@@ -107,11 +107,11 @@ def mypy_errors(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {calls[file][int(line) - beginning - 1]: message for file, line, message in errors}
 
 
-def test_the_types_are_those_of_the_option_tables() -> None:
+def test_typed_options_module_equals_generated_source() -> None:
     assert MODULE.read_text() == build_source(), "run `python -m tools.typed_options_source`"
 
 
-def test_the_fields_of_the_configuration_are_the_options_of_the_table() -> None:
+def test_fields_of_configuration_equal_generated_source() -> None:
     source = CONFIG.read_text()
     assert source == build_config(source), "run `python -m tools.typed_options_source`"
 
@@ -130,7 +130,7 @@ def test_each_keyword_is_the_name_of_an_option() -> None:
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
-def test_the_parser_accepts_what_the_type_allows(option: Option) -> None:
+def test_parser_accepts_values_of_type(option: Option) -> None:
     type_words = find_words(option)
     values = type_words or SMALL.get(option.name) or VALUES[find_type(option)]
     if option.name == "partitioner.class":
@@ -142,6 +142,6 @@ def test_the_parser_accepts_what_the_type_allows(option: Option) -> None:
 @pytest.mark.parametrize(
     "option", [option for option in PRODUCER_OPTIONS.values() if find_words(option)], ids=lambda option: option.name
 )
-def test_the_parser_rejects_other_words(option: Option) -> None:
+def test_parser_rejects_values_outside_of_choice(option: Option) -> None:
     with pytest.raises(ValueError, match="must be one of"):
         option.parse("maybe")

@@ -16,7 +16,7 @@ LATENCY = st.floats(min_value=0, max_value=MAX_LATENCY_MS * 0.9)
 
 
 @given(st.lists(LATENCY, min_size=1), st.floats(min_value=0, max_value=1))
-def test_a_percentile_is_at_most_a_sixteenth_too_high(latencies: list[float], share: float) -> None:
+def test_percentile_exceeds_exact_value_by_at_most_a_sixteenth(latencies: list[float], share: float) -> None:
     found = LatencyHistogram()
     for latency in latencies:
         found.add(latency, 1)
@@ -25,7 +25,7 @@ def test_a_percentile_is_at_most_a_sixteenth_too_high(latencies: list[float], sh
 
 
 @given(st.lists(LATENCY), st.lists(LATENCY))
-def test_the_counts_of_two_tasks_add_up_to_those_of_one(first: list[float], second: list[float]) -> None:
+def test_merged_counts_equal_counts_of_all_values(first: list[float], second: list[float]) -> None:
     one, other, together = LatencyHistogram(), LatencyHistogram(), LatencyHistogram()
     for latencies, values in ((one, first), (other, second), (together, first + second)):
         for value in values:
@@ -34,7 +34,7 @@ def test_the_counts_of_two_tasks_add_up_to_those_of_one(first: list[float], seco
     assert one.counts == together.counts
 
 
-def test_what_came_after_a_moment_is_found() -> None:
+def test_difference_of_histograms_contains_later_values() -> None:
     latencies = LatencyHistogram()
     latencies.add(5, 10)
     before = latencies.copy()
@@ -46,7 +46,7 @@ def test_what_came_after_a_moment_is_found() -> None:
 
 
 @pytest.mark.parametrize("latency", [-5.0, 0.0, 1e-9, 1 / 16, 1.0, 4.9999, 5.0, 5.25, 16.0, 1e12, math.inf])
-def test_a_bucket_holds_what_is_counted_in_it(latency: float) -> None:
+def test_bucket_bounds_contain_counted_value(latency: float) -> None:
     latencies = LatencyHistogram()
     latencies.add(latency, 1)
     (bucket,) = latencies.counts
@@ -54,7 +54,7 @@ def test_a_bucket_holds_what_is_counted_in_it(latency: float) -> None:
     assert compute_bucket_end_ms(bucket - 1) <= inside < compute_bucket_end_ms(bucket)
 
 
-def test_the_counts_of_the_worst_task_travel_in_a_few_kilobytes() -> None:
+def test_pickled_counts_of_all_buckets_are_small() -> None:
     latencies = LatencyHistogram()
     random = Random(1)
     for _ in range(200_000):
@@ -63,11 +63,11 @@ def test_the_counts_of_the_worst_task_travel_in_a_few_kilobytes() -> None:
     assert len(pickle.dumps(latencies.counts)) < 8_192
 
 
-def test_nothing_has_no_percentile() -> None:
+def test_percentile_of_empty_histogram_is_nan() -> None:
     assert math.isnan(LatencyHistogram().percentile(0.99))
 
 
-def test_what_lies_before_the_last_windows_is_forgotten() -> None:
+def test_forgets_values_before_last_windows() -> None:
     windowed = WindowedStat(1000, 2)
     windowed.record(100, 0)
     windowed.record(10, 1000)
@@ -80,7 +80,7 @@ def test_what_lies_before_the_last_windows_is_forgotten() -> None:
     assert windowed.rate(9000) == 0
 
 
-def test_a_rate_is_per_second_over_the_time_looked_back_on() -> None:
+def test_rate_is_per_second_of_covered_time() -> None:
     windowed = WindowedStat(1000, 2)
     windowed.record(10, 0)
     assert windowed.rate(10) == 10

@@ -37,8 +37,14 @@ from tests.leak_check import assert_no_leaks
 from tests.producer.explorer import check_partition_queues
 from tests.producer.schedules import TOPIC
 from tests.producer.second_caller import serialize_paused
-from tests.producer.transaction_lives import Committer, Life, Numbers, Written, build_group_id
 from tests.producer.transaction_schedules import TransactionSchedule
+from tests.producer.transactional_writers import (
+    Committer,
+    RecordCounter,
+    TransactionalWriter,
+    WrittenTransaction,
+    build_group_id,
+)
 from tests.producer.virtual_time import create_simulated_producer, get_loop, get_reserved_bytes, get_sender
 from tests.rare_branches import TRANSACTION_BRANCHES
 from tests.simulated_cluster import SimulatedCluster
@@ -69,30 +75,30 @@ class TransactionRun:
         self.pauses_ms = random.choice(((0.1, 3, 40, 400), (300, 1500)))
         self.has_second_callers = random.random() < 0.5
         self.schedule = TransactionSchedule(random, self.cluster, self.ids, self.partitions)
-        self.numbers = Numbers()
+        self.record_counter = RecordCounter()
         self.producers: list[KafkaProducer] = []
-        self.lives: list[Life] = []
+        self.writers: list[TransactionalWriter] = []
         self.committers: list[Committer] = []
-        self.timed_out: set[str] = set()
+        self.timed_out_ids: set[str] = set()
         """Transactional ids with a transaction that brokers have aborted after its timeout."""
-        self.ousted: set[tuple[int, int]] = set()
+        self.superseded_identities: set[tuple[int, int]] = set()
         """Producer ids and epochs that were current when another producer requested a producer id.
 
         The other producer may be older, if it repeats its request or requests its next epoch. While a transaction is
         open, brokers compare only the producer id.
         """
-        self._watch_timeouts()
-        self._watch_epochs()
+        self._record_timeouts()
+        self._record_superseded_identities()
 
     def run(self) -> None:
         for transactional_id in self.ids:
-            self.create_life(transactional_id)
+            self.create_writer(transactional_id)
         self.schedule.draw()
         for _ in range(self.random.choice((0, 1, 4))):
-            self.system.after(self.random.uniform(0, 6000), lambda: self.random.choice(self.lives).step())
+            self.system.after(self.random.uniform(0, 6000), lambda: self.random.choice(self.writers).step())
         for _ in range(self.random.randint(5, 60)):
             self.random.choices((self.step, self.wait, self.hand_over, self.replace), (6, 2, 2, 1))[0]()
-        self.schedule.heal()
+        self.schedule.remove_faults()
         self.end()
         self.check()
 
@@ -119,122 +125,124 @@ class TransactionRun:
         self.producers.append(producer)
         return producer
 
-    def create_life(self, transactional_id: str) -> Life:
-        for earlier in self.lives:
-            earlier.succeeded |= earlier.transactional_id == transactional_id
+    def create_writer(self, transactional_id: str) -> TransactionalWriter:
+        for earlier in self.writers:
+            earlier.has_successor |= earlier.transactional_id == transactional_id
         producer = self.create_producer(transactional_id)
-        life = Life(producer, transactional_id, self.random, self.numbers, self.partitions)
-        life.record_takeover = self.record_takeover
-        life.later_random = self.later_random
-        self.lives.append(life)
-        return life
+        writer = TransactionalWriter(producer, transactional_id, self.random, self.record_counter, self.partitions)
+        writer.record_takeover = self.record_takeover
+        writer.later_random = self.later_random
+        self.writers.append(writer)
+        return writer
 
-    def record_takeover(self, heir: Life) -> None:
-        """Mark the other lives of the transactional id, because `heir` owns the id after its request."""
-        for life in self.lives:
-            life.rivalled |= life is not heir and life.transactional_id == heir.transactional_id
+    def record_takeover(self, new_writer: TransactionalWriter) -> None:
+        """Mark the other writers of the transactional id, which `new_writer` owns after its request."""
+        for writer in self.writers:
+            writer.has_rival |= writer is not new_writer and writer.transactional_id == new_writer.transactional_id
 
     def after_round(self, producer: KafkaProducer) -> None:
         check_partition_queues(producer)
         if self.random.random() < 0.1:
-            self.random.choice(self.lives).serve()
+            self.random.choice(self.writers).run_sender_round()
         if self.has_second_callers and self.random.random() < 0.2:
-            for life in self.lives:
-                if life.producer is producer and not life.closed:
-                    life.call_from_second_thread()
+            for writer in self.writers:
+                if writer.producer is producer and not writer.is_closed:
+                    writer.call_from_second_thread()
 
     # --- events
 
     def step(self) -> None:
-        current = [life for life in self.lives if not life.succeeded]
-        self.random.choice(current if self.random.random() < 0.8 else self.lives).step()
+        current = [writer for writer in self.writers if not writer.has_successor]
+        self.random.choice(current if self.random.random() < 0.8 else self.writers).step()
 
     def wait(self) -> None:
-        self.random.choice(self.lives).pass_time(self.random.choice(self.pauses_ms))
+        self.random.choice(self.writers).pass_time(self.random.choice(self.pauses_ms))
 
     def replace(self) -> None:
         """Create another producer with the transactional id. The earlier ones are killed, or continue unaware of it."""
         transactional_id = self.random.choice(self.ids)
-        previous_lives = [
-            life for life in self.lives if life.transactional_id == transactional_id and not life.succeeded
+        previous_writers = [
+            writer
+            for writer in self.writers
+            if writer.transactional_id == transactional_id and not writer.has_successor
         ]
-        new_life = self.create_life(transactional_id)
-        for life in previous_lives:
+        new_writer = self.create_writer(transactional_id)
+        for writer in previous_writers:
             if self.random.random() < 0.5:
-                life.kill()
-        new_life.step()
+                writer.kill()
+        new_writer.step()
 
     def hand_over(self) -> None:
         """Hand prepared transactions to drivers, which end them now or later, or die and leave them to the next."""
-        for life in self.lives:
-            if life.prepared is not None and not self.find_drivers(life.written[-1]):
-                self.drive(life.prepared, life.written[-1], commit=self.random.random() < 0.8)
-        for driver in [driver for driver in self.committers if not driver.over]:
+        for writer in self.writers:
+            if writer.prepared is not None and not self.find_committers(writer.transactions[-1]):
+                self.create_committer(writer.prepared, writer.transactions[-1], commit=self.random.random() < 0.8)
+        for committer in [committer for committer in self.committers if not committer.has_ended]:
             if self.random.random() < 0.3:
-                driver.kill()
-                self.drive(driver.prepared, driver.written, commit=driver.commit)
+                committer.kill()
+                self.create_committer(committer.prepared, committer.transaction, commit=committer.commit)
             elif self.random.random() < 0.7:
-                driver.step()
+                committer.step()
 
-    def find_drivers(self, written: Written) -> list[Committer]:
-        return [driver for driver in self.committers if driver.written is written]
+    def find_committers(self, transaction: WrittenTransaction) -> list[Committer]:
+        return [committer for committer in self.committers if committer.transaction is transaction]
 
-    def drive(self, prepared: TransactionIdentity, written: Written, *, commit: bool) -> None:
-        producer = self.create_producer(written.transactional_id)
-        self.committers.append(Committer(producer, prepared, written, commit=commit))
+    def create_committer(self, prepared: TransactionIdentity, transaction: WrittenTransaction, *, commit: bool) -> None:
+        producer = self.create_producer(transaction.transactional_id)
+        self.committers.append(Committer(producer, prepared, transaction, commit=commit))
 
-    def _watch_timeouts(self) -> None:
+    def _record_timeouts(self) -> None:
         coordinator = self.cluster.core.coordinator
         abort_timed_out_transactions: Callable[[float], list[str]] = coordinator.abort_timed_out_transactions
 
-        def watched(now_ms: float) -> list[str]:
+        def recorded(now_ms: float) -> list[str]:
             overdue = abort_timed_out_transactions(now_ms)
-            self.timed_out.update(overdue)
+            self.timed_out_ids.update(overdue)
             return overdue
 
-        coordinator.abort_timed_out_transactions = watched  # type: ignore[method-assign]
+        coordinator.abort_timed_out_transactions = recorded  # type: ignore[method-assign]
 
-    def _watch_epochs(self) -> None:
+    def _record_superseded_identities(self) -> None:
         coordinator = self.cluster.core.coordinator
         init_producer_id = coordinator.init_producer_id
 
-        def watched(
+        def recorded(
             transactional_id: str | None, timeout_ms: int, expected_identity: ProducerIdentity | None
         ) -> ProducerIdentity:
             transaction = coordinator.transactions.get(transactional_id or "")
             if transaction is not None and (expected_identity is None or expected_identity.epoch < transaction.epoch):
-                self.ousted.add((transaction.producer_id, transaction.epoch))
+                self.superseded_identities.add((transaction.producer_id, transaction.epoch))
             return init_producer_id(transactional_id, timeout_ms, expected_identity)
 
-        coordinator.init_producer_id = watched  # type: ignore[method-assign]
+        coordinator.init_producer_id = recorded  # type: ignore[method-assign]
 
     # --- the end
 
     def end(self) -> None:
         self.has_second_callers = False
-        for life in self.lives:
-            life.end_second_call()
-            life.go_on()
-        for life in self.lives:
-            life.close()
-        for driver in self.committers:
-            driver.producer.close()
+        for writer in self.writers:
+            writer.end_second_call()
+            writer.finish_and_write_another()
+        for writer in self.writers:
+            writer.close()
+        for committer in self.committers:
+            committer.producer.close()
         for _ in range(2):
             self.system.advance(LATEST_MS)  # a late request of an older producer fences the next producer
             for transactional_id in self.ids:
-                self.write_one_more(transactional_id)
+                self.write_with_new_writer(transactional_id)
         self.system.advance(LATEST_MS)
 
-    def write_one_more(self, transactional_id: str) -> None:
+    def write_with_new_writer(self, transactional_id: str) -> None:
         """Check that a new producer with the transactional id can write."""
-        heir = self.create_life(transactional_id)
-        heir.write_whole_transaction()
-        heir.close()
+        new_writer = self.create_writer(transactional_id)
+        new_writer.write_whole_transaction()
+        new_writer.close()
 
     # --- invariants
 
     def check(self) -> None:
-        history = History([as_write(written) for life in self.lives for written in life.written])
+        history = History([as_write(transaction) for writer in self.writers for transaction in writer.transactions])
         history.writes.sort(key=lambda write: write.places[0][1] if write.places else b"")
         values_by_partition = {
             partition: [value or b"" for value in self.cluster.values(TOPIC, partition, committed=True)]
@@ -244,22 +252,22 @@ class TransactionRun:
         for partition in values_by_partition:
             log = self.cluster.log(TOPIC, partition)
             assert log.last_stable_offset == log.log_end_offset, f"partition {partition}: a transaction is left open"
-        for life in self.lives:
-            for written in life.written:
-                self.check_futures(written)
+        for writer in self.writers:
+            for transaction in writer.transactions:
+                self.check_futures(transaction)
         places = {(partition, value) for partition, values in values_by_partition.items() for value in values}
         for transactional_id in self.ids:
             self.check_offsets(transactional_id, places)
-        for life in self.lives:
-            self.check_end_reason(life)
+        for writer in self.writers:
+            self.check_end_reason(writer)
         for producer in self.producers:
             assert get_reserved_bytes(producer) == 0, "memory did not come back"
         assert not self.system.open_sockets
 
-    def check_futures(self, written: Written) -> None:
-        for partition, value, future in written.futures:
+    def check_futures(self, transaction: WrittenTransaction) -> None:
+        for partition, value, future in transaction.futures:
             assert future.done(), f"{value!r} has no outcome"
-            if written.committed:
+            if transaction.committed:
                 metadata = future.result(0)
                 table = self.cluster.table(TOPIC, partition, committed=True)
                 if metadata.offset >= 0:
@@ -267,24 +275,24 @@ class TransactionRun:
                     assert table.column("value")[row_index].as_py() == value, f"{value!r}: wrong offset"
 
     def check_offsets(self, transactional_id: str, places: set[Place]) -> None:
-        lives = [life for life in self.lives if life.transactional_id == transactional_id]
-        writes = [as_write(written) for life in lives for written in life.written]
+        writers = [writer for writer in self.writers if writer.transactional_id == transactional_id]
+        writes = [as_write(transaction) for writer in writers for transaction in writer.transactions]
         committed_offset = self.cluster.core.offsets.get(build_group_id(transactional_id), (TOPIC, 0))
         anomalies = offsets_anomalies(writes, places, None if committed_offset is None else committed_offset.offset)
         assert not anomalies, str(anomalies[0])
 
-    def check_end_reason(self, life: Life) -> None:
-        ousted = get_sender(life.producer).idempotence.id_and_epoch in self.ousted
-        is_expected = life.rivalled_before_it_ended or self.timed_out or ousted or self.schedule.fences_senders
-        assert life.reason is None or is_expected, f"a producer gave up: {life.reason!r}"
+    def check_end_reason(self, writer: TransactionalWriter) -> None:
+        is_superseded = get_sender(writer.producer).idempotence.id_and_epoch in self.superseded_identities
+        is_expected = writer.had_rival_at_end or self.timed_out_ids or is_superseded or self.schedule.fences_senders
+        assert writer.end_error is None or is_expected, f"a producer gave up: {writer.end_error!r}"
 
 
-def as_write(written: Written) -> Write:
-    outcome = Outcome.UNKNOWN if written.commit_asked else Outcome.OPEN
-    if written.ended:
-        outcome = Outcome.COMMITTED if written.committed else Outcome.ABORTED
-    name = f"a transaction of {written.transactional_id}"
-    return Write(name, written.values, outcome, writer=written.transactional_id, offset=written.offset)
+def as_write(transaction: WrittenTransaction) -> Write:
+    outcome = Outcome.UNKNOWN if transaction.commit_requested else Outcome.OPEN
+    if transaction.has_ended:
+        outcome = Outcome.COMMITTED if transaction.committed else Outcome.ABORTED
+    name = f"a transaction of {transaction.transactional_id}"
+    return Write(name, transaction.values, outcome, writer=transaction.transactional_id, offset=transaction.offset)
 
 
 def explore(seed: int) -> None:

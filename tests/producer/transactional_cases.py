@@ -16,7 +16,7 @@ from tests.fake_system import FakeSystem
 from tests.producer.virtual_time import create_simulated_producer, get_loop
 from tests.simulated_cluster import SimulatedCluster
 
-BOTH = pytest.mark.parametrize("version", [1, 2])
+BOTH_VERSIONS = pytest.mark.parametrize("version", [1, 2])
 ID = "x"
 
 Sent = Future[RecordMetadata]

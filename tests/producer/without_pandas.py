@@ -59,10 +59,10 @@ def send_columns(producer: KafkaProducer, kind: pa.DataType, time: pa.DataType, 
     waiting.append(producer.send_columns("t", RecordColumns(in_pieces, in_pieces)))
     waiting.append(producer.send_columns("t", RecordColumns(pa.nulls(9)), partition.slice(0, 9)))
     # Rows of a partition that does not exist are rejected, and the others are separated from them.
-    refused = producer.send_columns("t", rows, numbers(pa.int32(), nulls, highest=2))
+    rejected_rows = producer.send_columns("t", rows, numbers(pa.int32(), nulls, highest=2))
     for future in waiting:
         wait_for_result(producer, future).raise_for_failures()
-    result = wait_for_result(producer, refused)
+    result = wait_for_result(producer, rejected_rows)
     assert result.rows_failed
     assert result.rows_written
 
@@ -101,9 +101,9 @@ def main() -> None:
             for nulls in (False, True):
                 send_columns(producer, kind, time, nulls)
                 must_not_be_there(f"send_columns of {kind} and {time}, nulls: {nulls}")
-    refusal = cluster.control.when(api=ApiKey.PRODUCE).fail(error_codes.MESSAGE_TOO_LARGE)
+    rejection = cluster.control.when(api=ApiKey.PRODUCE).fail(error_codes.MESSAGE_TOO_LARGE)
     send_columns(producer, pa.binary(), pa.int64(), nulls=True)
-    assert refusal.affected_count
+    assert rejection.affected_count
     must_not_be_there("a batch that was split")
     producer.close()
     pa.array([1])

@@ -216,7 +216,7 @@ def test_reads_by_topic_name_from_old_broker() -> None:
     assert cluster.brokers[0].last_request(ApiKey.FETCH).header.api_version == 4
 
 
-def test_broker_without_common_version_fails_at_once() -> None:
+def test_broker_without_common_version_fails_immediately() -> None:
     cluster = Cluster(Log([batch(0, b"a")]))
     cluster.brokers[0].versions[ApiKey.FETCH] = VersionRange(90, 91)
     with cluster.reader() as reader, pytest.raises(UnsupportedVersionError, match=r"broker 0 .* FETCH"):

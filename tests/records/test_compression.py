@@ -160,7 +160,7 @@ def test_names_unknown_codec() -> None:
         decompress(7, b"", 10)
 
 
-def test_compression_ratio_rises_at_once_and_falls_slowly() -> None:
+def test_compression_ratio_rises_immediately_and_falls_slowly() -> None:
     ratios = CompressionRatios()
     assert ratios.get("t", Codec.LZ4) == 1.0
     assert ratios.update("t", Codec.LZ4, 0.5) == pytest.approx(0.995)

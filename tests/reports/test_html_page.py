@@ -185,7 +185,7 @@ def test_single_partition_is_not_called_balanced() -> None:
     assert "All rows are in one partition." in render_page([make_report(0)], "reports.jsonl")
 
 
-def test_reports_of_write_without_rows_say_so() -> None:
+def test_page_of_write_without_rows_shows_no_partition() -> None:
     empty = dataclasses.replace(make_report(0), rows=0, partitions={}, producer=Totals())
     text = render_page([empty], "reports.jsonl")
     assert "No partition has rows." in text

@@ -9,7 +9,7 @@ from spark_kafka_sink.reports.text_report import render_report_lines
 from tests.reports.report_factories import make_report
 
 
-def test_says_that_there_are_no_reports() -> None:
+def test_report_lines_without_reports_are_a_message() -> None:
     assert list(render_report_lines([])) == ["no reports"]
 
 

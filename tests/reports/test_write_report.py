@@ -146,7 +146,7 @@ def test_rejects_deeply_nested_json() -> None:
         parse_report("[" * 1_000_000)
 
 
-def test_log_line_says_sent_without_acknowledgement() -> None:
+def test_log_line_reports_rows_sent_without_acknowledgement() -> None:
     unacknowledged = dataclasses.replace(make_report(), is_acknowledged=False)
     assert unacknowledged.line().startswith("sent, not acknowledged (acks=0): 1,000 rows (")
     assert make_report().line().startswith("wrote 1,000 rows (")

@@ -203,7 +203,7 @@ def test_fatal_error_of_the_metadata_ends_a_waiting_call(client: BlockingClient)
     assert client.now() == started_ms
 
 
-def test_call_fails_with_fatal_error_of_a_poll_and_not_because_its_node_is_unreachable(
+def test_call_fails_with_fatal_error_instead_of_unreachable_node(
     client: BlockingClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The poll closes the connection to the node, whose requests are still queued."""

@@ -41,7 +41,7 @@ LOST = DisconnectedError("broker 1 closed the connection")
 
 
 class EngineRig:
-    """RequestEngine in virtual time. `any_node`: the node for requests that any broker can answer."""
+    """RequestEngine in virtual time. `any_node`: the node for requests that any broker can handle."""
 
     def __init__(self) -> None:
         self.now = 0.0

@@ -100,7 +100,9 @@ def test_gives_up_on_topic_that_stays_unknown(cluster: SimulatedCluster, client:
     assert MAX_UNKNOWN_TOPIC_MS < client.now() - started_ms < MAX_UNKNOWN_TOPIC_MS + 1_000
 
 
-def test_raises_at_once_for_topic_that_user_may_not_describe(cluster: SimulatedCluster, client: BlockingClient) -> None:
+def test_raises_immediately_for_topic_that_user_may_not_describe(
+    cluster: SimulatedCluster, client: BlockingClient
+) -> None:
     cluster.control.when(api=ApiKey.METADATA, topic="t", times=None).fail(codes.TOPIC_AUTHORIZATION_FAILED)
     started_ms = client.now()
     with pytest.raises(AuthorizationError, match="topic t"):

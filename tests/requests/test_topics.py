@@ -55,6 +55,6 @@ def test_any_broker_describes_topics_and_their_settings() -> None:
     assert CreateTopic(NewTopic("t", 3, 1)).keys == ("t",)
 
 
-def test_description_of_several_topics_is_final_whatever_their_errors() -> None:
+def test_description_of_several_topics_is_final_despite_errors() -> None:
     topic = MetadataResponseTopic(name="t", error_code=codes.LEADER_NOT_AVAILABLE)
     assert DescribeTopics(["t"]).classify(MetadataResponse(topics=[topic])).verdict is Verdict.DONE

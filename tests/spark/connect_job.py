@@ -45,7 +45,7 @@ def main(address: str, bootstrap: str, topic: str, folder: Path) -> None:
     write_streams(frame, options, folder)
     for mode in ("overwrite", "ignore"):
         writer = frame.write.format("pykafka").options(**options).mode(mode)
-        print(f"{mode}: {refusal(writer.save)}")
+        print(f"{mode}: {get_error_message(writer.save)}")
     refuse_behind_a_shuffle(spark, options, folder / "ran")
     spark.stop()
 
@@ -64,7 +64,7 @@ def write_streams(frame: DataFrame, options: dict[str, str], folder: Path) -> No
         stream = stream.option("checkpointLocation", f"{folder}/checkpoint-{name}")
         started(stream.trigger(availableNow=True)).awaitTermination()
     stream = files.writeStream.format("pykafka").options(**options).trigger(continuous="1 second")
-    print(f"continuous: {refusal(stream.option('checkpointLocation', f'{folder}/never').start)}")
+    print(f"continuous: {get_error_message(stream.option('checkpointLocation', f'{folder}/never').start)}")
 
 
 def started(stream: DataStreamWriter) -> StreamingQuery:
@@ -106,14 +106,14 @@ def refuse_behind_a_shuffle(spark: SparkSession, options: dict[str, str], ran: P
     numbers = spark.range(0, 8, 1, 4).mapInArrow(counted, "id LONG")
     sums = numbers.groupBy((numbers["id"] % 3).alias("n")).count().selectExpr("CAST(count AS STRING) AS value")
     for name, value in (("tpoic", "t"), ("topic", "not-there"), ("kafka.bootstrap.servers", "no-such-host.invalid:1")):
-        print(f"{name}: {refusal(sums.write.format('pykafka').options(**options).option(name, value).save)}")
-    print(f"no value: {refusal(sums.drop('value').write.format('pykafka').options(**options).save)}")
+        print(f"{name}: {get_error_message(sums.write.format('pykafka').options(**options).option(name, value).save)}")
+    print(f"no value: {get_error_message(sums.drop('value').write.format('pykafka').options(**options).save)}")
     print(f"upstream tasks: {len(list(ran.iterdir()))}")
     sums.write.format("pykafka").options(**options | {"topic": f"{options['topic']}-sums"}).save()
     print(f"upstream tasks of the write: {len(list(ran.iterdir()))}")
 
 
-def refusal(write: Callable[[], object]) -> str:
+def get_error_message(write: Callable[[], object]) -> str:
     """Return the type and the message of the error on one line."""
     try:
         write()

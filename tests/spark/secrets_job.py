@@ -120,8 +120,8 @@ def _keep_pages(address: str, folder: Path) -> None:
 
 
 def _page(address: str) -> bytes:
-    with urllib.request.urlopen(address, timeout=60) as answer:
-        content: bytes = answer.read()
+    with urllib.request.urlopen(address, timeout=60) as response:
+        content: bytes = response.read()
         return content
 
 

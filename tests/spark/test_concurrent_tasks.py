@@ -32,13 +32,14 @@ print("tasks at once:", find_max_concurrent_tasks(session), "of", session.sparkC
 def session(slots: int | None, master: str = "yarn", **settings: str) -> Any:
     """Build a session whose executors have this number of slots. None: the JVM does not provide the number."""
 
-    def ask(profile: object) -> int:
+    def read_max_concurrent_tasks(profile: object) -> int:
         if slots is None:
             raise Py4JError("is not whitelisted")
         return slots
 
     context = SimpleNamespace(
-        resourceProfileManager=lambda: SimpleNamespace(defaultResourceProfile=object), maxNumConcurrentTasks=ask
+        resourceProfileManager=lambda: SimpleNamespace(defaultResourceProfile=object),
+        maxNumConcurrentTasks=read_max_concurrent_tasks,
     )
     conf = {name.replace("__", "."): value for name, value in settings.items()}
     return SimpleNamespace(

@@ -344,7 +344,7 @@ def test_rerun_task_has_same_rows_in_same_order(rows: DataFrame, by: str) -> Non
 
 
 @pytest.mark.needs("java")
-def test_a_stream_distributes_each_micro_batch(rows: DataFrame, broker: EmbeddedBroker, tmp_path: Path) -> None:
+def test_stream_distributes_each_micro_batch(rows: DataFrame, broker: EmbeddedBroker, tmp_path: Path) -> None:
     written = Written(broker, "stream", tmp_path)
     stream = stream_of([rows.repartition(TASKS)], tmp_path / "source").writeStream.format("pykafka")
     distribution_options = {

@@ -77,7 +77,7 @@ def test_job_whose_source_has_grown_is_completed_by_its_missing_rows(
 
 
 @pytest.mark.parametrize("is_stream", [False, True], ids=["job", "stream"])
-def test_failed_replay_says_that_an_earlier_run_has_committed_the_batch(
+def test_failed_replay_error_names_earlier_committed_run(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, is_stream: bool
 ) -> None:
     """Nobody has taken over, and no start has anything left to complete."""

@@ -229,7 +229,7 @@ def test_committed_job_without_key_and_rows_leaves_no_entry_in_decision_log(
 
 def test_job_without_rows_succeeds_if_its_entry_cannot_be_deleted(spark: Spark, broker: EmbeddedBroker) -> None:
     writer = spark.job()
-    with patch.object(Driver, "abort", side_effect=NetworkError("no broker answers")):
+    with patch.object(Driver, "abort", side_effect=NetworkError("no broker responds")):
         writer.commit([])
     (left,) = operations.list_prefixes({"bootstrap.servers": broker.bootstrap_servers})
     assert (left.decided_ids, left.undecided_transactions) == ((), ())
@@ -361,7 +361,7 @@ def test_unreported_micro_batch_leaves_no_open_transaction(spark: Spark, broker:
     assert (read_values(broker), open_count(broker)) == ([], 0)
 
 
-def test_abort_of_rerun_does_not_say_that_rows_of_the_first_run_are_invisible(
+def test_abort_of_rerun_does_not_claim_that_first_run_is_invisible(
     spark: Spark, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A query is stopped before a task of the rerun has reported, so it is not known which micro-batch this was."""
@@ -421,7 +421,7 @@ def test_drivers_on_one_checkpoint_may_take_turns(broker: EmbeddedBroker, monkey
     assert read_values(broker) == ["0", "1", "2", "3"]
 
 
-def test_new_start_in_same_process_ends_open_transactions_at_once(
+def test_new_start_in_same_process_ends_open_transactions(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = Spark(broker, monkeypatch, checkpointLocation="/checkpoint")

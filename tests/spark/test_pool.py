@@ -58,7 +58,7 @@ def test_traceback_of_new_producer_hides_key_that_is_set_as_a_path(pool: Produce
     ("path", "reason"),
     [("/missing/ca.pem", "No such file or directory"), ("/dev", "it is a directory, not a regular file")],
 )
-def test_error_of_unreadable_file_says_that_every_machine_needs_it(pool: ProducerPool, path: str, reason: str) -> None:
+def test_error_of_unreadable_file_asks_for_it_on_every_machine(pool: ProducerPool, path: str, reason: str) -> None:
     options = {"bootstrap.servers": "127.0.0.1:1", "security.protocol": "SSL", "ssl.truststore.location": path}
     with pytest.raises(ConfigurationError) as error, lease_producer(pool, options, idle_seconds=60):
         pass
@@ -81,7 +81,7 @@ def test_error_of_key_in_place_of_path_does_not_ask_for_a_file_on_every_machine(
     assert "MC4C" not in str(error.value)
 
 
-def test_error_of_damaged_certificate_does_not_say_that_a_file_is_missing(pool: ProducerPool) -> None:
+def test_error_of_damaged_certificate_does_not_ask_for_a_file(pool: ProducerPool) -> None:
     certificate = "-----BEGIN CERTIFICATE-----\nQUJD\n-----END CERTIFICATE-----\n"
     options = {
         "bootstrap.servers": "127.0.0.1:1",

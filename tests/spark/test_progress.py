@@ -76,7 +76,7 @@ def test_listener_does_not_depend_on_executor_clock(tmp_path: Path, executor_clo
     assert listened_rows(tmp_path, -1, 500, 2_500, executor_clock_error_ms=executor_clock_error_ms) == [1, 2]
 
 
-def test_listener_rejects_invalid_path_at_once() -> None:
+def test_listener_rejects_invalid_path_immediately() -> None:
     with pytest.raises(ConfigurationError, match="https: paths are not supported for reports"):
         ReportListener("https://x/y", lambda report, progress: None)
 

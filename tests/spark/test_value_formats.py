@@ -90,7 +90,7 @@ def test_key_columns_default_to_value_format() -> None:
         assert key.names == ("id",)
 
 
-def test_a_plan_can_be_pickled_to_the_tasks() -> None:
+def test_plan_can_be_pickled_to_the_tasks() -> None:
     planned = plan(valueFormat="json", keyColumns="id")
     assert pickle.loads(pickle.dumps(planned)) == planned
 

@@ -72,8 +72,8 @@ def test_abort_mentions_no_rows_of_finished_tasks_when_there_are_none(caplog: py
 
 
 def test_abort_mentions_rows_that_became_dead_letters(caplog: pytest.LogCaptureFixture) -> None:
-    refused = dataclasses.replace(create_task_report(0), totals=WriteTotals(dead_letters=3), written_ranges={})
-    abort_and_report(OPTIONS, [refused, None], "batch 7")
+    report = dataclasses.replace(create_task_report(0), totals=WriteTotals(dead_letters=3), written_ranges={})
+    abort_and_report(OPTIONS, [report, None], "batch 7")
     assert "The rows of finished tasks remain in Kafka" in caplog.text
     assert "3 dead letters" in caplog.text
 

@@ -37,7 +37,7 @@ FAULTS: dict[str, Callable[[FaultBuilder], object]] = {
     "2 GB announced": lambda fault: fault.announce_length(),
     "-1 announced": lambda fault: fault.announce_length(-1),
     "wrong correlation id": lambda fault: fault.wrong_correlation_id(),
-    "never answered": lambda fault: fault.never_respond(),
+    "no response": lambda fault: fault.never_respond(),
     "throttled": lambda fault: fault.throttle(2_000),
     "late": lambda fault: fault.delay(5_000),
 }

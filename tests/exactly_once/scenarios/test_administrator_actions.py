@@ -176,7 +176,7 @@ def test_log_lost_after_concurrent_first_starts_is_undetected_and_batch_duplicat
     [(1, "fence", "driver-2"), (2, "fence", "driver-2"), (1, "bump_epoch", "driver-1"), (2, "bump_epoch", "driver-2")],
     indirect=["broker"],
 )
-def test_start_continues_if_brokers_forget_the_driver_id_meanwhile(
+def test_start_continues_if_brokers_forget_the_driver_id_during_it(
     query: Query, request_name: str, starting_driver: str
 ) -> None:
     """The request for an epoch then creates the id with the mark of a claim."""

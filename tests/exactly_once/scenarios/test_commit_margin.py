@@ -49,7 +49,7 @@ def test_does_not_decide_with_too_little_time_left(query: Query) -> None:
 
 
 @pytest.mark.parametrize("offset_ms", [50_000, -50_000], ids=["ahead", "behind"])
-def test_driver_with_clock_ahead_does_not_decide_and_with_clock_behind_decides_too_late(
+def test_clock_difference_prevents_decision_or_permits_late_one(
     query: Query, offset_ms: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first driver computes that 60 s of the timeout are left, and the second one 5 s."""
@@ -140,9 +140,7 @@ def test_driver_suspended_between_check_and_decision_decides_nothing(
 
 
 @pytest.mark.parametrize("broker", [1], indirect=True)
-def test_driver_that_dies_after_it_was_granted_the_epoch_of_another_leaves_a_short_timeout(
-    query: Query, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_start_that_dies_after_fencing_leaves_short_timeout(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kafka takes the request of a starting driver for a retry, so it replaces the timeout of the current driver."""
     query.run(0)
     with open_query_transactions(query.broker) as starting:

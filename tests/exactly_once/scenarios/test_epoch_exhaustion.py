@@ -128,9 +128,7 @@ def test_abort_succeeds_if_epochs_run_out_at_any_step(broker: EmbeddedBroker, qu
     assert read_values(broker) == rows(0, 1)
 
 
-def test_foreign_id_with_exhausted_epochs_decides_nothing_if_epochs_run_out_at_any_step(
-    broker: EmbeddedBroker, query: Query
-) -> None:
+def test_foreign_id_with_exhausted_epochs_decides_nothing(broker: EmbeddedBroker, query: Query) -> None:
     """Otherwise the open transactions of a dead driver would be committed, and the batch would be written twice."""
     query.run(1)
     prepared = query.write_tasks(query.begin(), 2)  # dies here
@@ -194,9 +192,7 @@ def test_decision_of_dead_driver_stays_proven_if_epochs_run_out_at_any_step(quer
     successor.check_skipped_batch(query.batch(1), BOTH_TASKS, tolerate_mismatch=False)
 
 
-def test_driver_fenced_without_successor_records_commit_if_epochs_run_out_at_any_step(
-    broker: EmbeddedBroker, query: Query
-) -> None:
+def test_driver_fenced_without_successor_records_commit(broker: EmbeddedBroker, query: Query) -> None:
     start = query.begin()
     prepared = query.write_tasks(start, 1)
     original = Driver._commit_transactions

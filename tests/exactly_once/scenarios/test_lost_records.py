@@ -43,7 +43,7 @@ def test_running_query_and_restart_detect_deleted_log(broker: EmbeddedBroker, *,
     assert read_values(broker) == rows(0, 1)
 
 
-def test_deleted_log_of_job_that_is_committed_in_part_allows_writing_only_the_missing_rows(
+def test_error_for_deleted_log_of_partial_commit_permits_only_missing_rows(
     broker: EmbeddedBroker,
 ) -> None:
     """The driver died during the commit. One transaction timed out before the next driver committed the other one."""

@@ -33,7 +33,7 @@ NAME = "start 1"
 WARM_UP = 3
 
 
-class Kept:
+class CachedQuery:
     """A query whose driver keeps its client, and whose only task keeps its producer, from batch to batch."""
 
     def __init__(self, version: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,14 +46,14 @@ class Kept:
             options,
             writer_kind=WriterKind.STREAM,
         )
-        made: list[BlockingClient] = []
+        cached_clients: list[BlockingClient] = []
 
-        def kept(config: ClientConfig, system: object) -> BlockingClient:
-            if not made:
-                made.append(create_client(config, system=self.system))
-            return made[0]
+        def create_cached_client(config: ClientConfig, system: object) -> BlockingClient:
+            if not cached_clients:
+                cached_clients.append(create_client(config, system=self.system))
+            return cached_clients[0]
 
-        monkeypatch.setattr(clients, "create_client", kept)
+        monkeypatch.setattr(clients, "create_client", create_cached_client)
         monkeypatch.setattr(BlockingClient, "close", lambda client: None)
         self.producer: KafkaProducer = create_simulated_producer(self.cluster, transactional_id="x")
 
@@ -73,19 +73,19 @@ class Kept:
             driver.commit(start, Batch("q", number), [prepared], BatchSummary.from_row_counts({"t": 1}, 1))
 
     def round_trips(self, step: Callable[[], object]) -> int:
-        begun = self.system.now()
+        begun_ms = self.system.now()
         step()
-        return round((self.system.now() - begun) / ROUND_TRIP_MS)
+        return round((self.system.now() - begun_ms) / ROUND_TRIP_MS)
 
 
 @pytest.fixture
-def query(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kept]:
-    made = Kept(request.param, monkeypatch)
+def query(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[CachedQuery]:
+    query = CachedQuery(request.param, monkeypatch)
     for number in range(WARM_UP):
-        start = made.begin()
-        made.commit(start, number, made.write(start))
-    yield made
-    made.producer.close(0)
+        start = query.begin()
+        query.commit(start, number, query.write(start))
+    yield query
+    query.producer.close(0)
 
 
 WAITS = {2: (2, 4, 5), 1: (4, 5, 7)}
@@ -95,10 +95,10 @@ WAITS = {2: (2, 4, 5), 1: (4, 5, 7)}
 @pytest.mark.parametrize(
     ("query", "begin", "write", "commit"), [(version, *waits) for version, waits in WAITS.items()], indirect=["query"]
 )
-def test_micro_batch_needs_minimal_round_trips(query: Kept, begin: int, write: int, commit: int) -> None:
+def test_micro_batch_needs_minimal_round_trips(query: CachedQuery, begin: int, write: int, commit: int) -> None:
     """begin: describe, read; in version 1 also fence, read. write: describe, request the id, describe, send records.
 
-    commit: decide (2) and describe meanwhile; commit; record that the batch is done (2).
+    commit: decide (2) and describe concurrently; commit; record that the batch is done (2).
     """
     started: list[BatchStart] = []
     written: list[TransactionIdentity] = []

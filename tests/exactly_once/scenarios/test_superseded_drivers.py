@@ -47,7 +47,7 @@ def query(broker: EmbeddedBroker) -> Query:
 def test_retried_start_aborts_transactions_left_open_after_its_claim(query: Query) -> None:
     query.write_tasks(query.begin(), 0)
     successor = query.with_new_driver()
-    failing = patch.object(QueryTransactions, "abort_task_transactions", side_effect=NetworkError("no broker answers"))
+    failing = patch.object(QueryTransactions, "abort_task_transactions", side_effect=NetworkError("no broker responds"))
     with failing, pytest.raises(NetworkError):
         successor.begin()
     assert len(list_open_ids(query.broker)) == 2
@@ -242,12 +242,12 @@ def test_manual_abort_reports_concurrent_newer_driver_and_aborts_nothing_of_it(q
 def test_names_rejected_transactions_although_driver_id_cannot_be_described(query: Query) -> None:
     start = query.begin()
     prepared = query.write_tasks(start, 0)
-    silent = patch.object(
-        QueryTransactions, "wait_and_describe_driver_id", side_effect=NetworkError("no broker answers")
+    unresponsive = patch.object(
+        QueryTransactions, "wait_and_describe_driver_id", side_effect=NetworkError("no broker responds")
     )
     with (
         before_the_commit(lambda: reuse_ids(query, prepared[1].transactional_id)),
-        silent,
+        unresponsive,
         pytest.raises(
             ExactlyOnceError, match=r"(?s)p-1-1-0 \(.* are lost unless another driver has committed"
         ) as failed,

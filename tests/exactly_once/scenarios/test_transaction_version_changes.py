@@ -154,7 +154,7 @@ def test_driver_with_open_connections_continues_after_upgrade() -> None:
         assert list_open_ids(broker) == []
 
 
-def test_driver_with_open_connections_fails_once_after_downgrade_without_loss_or_duplicates() -> None:
+def test_driver_with_open_connections_fails_once_after_downgrade() -> None:
     with embedded_broker(topics={TOPIC: 2}, transaction_version=2) as broker:
         query = Query(broker)
         query.run(0)

@@ -50,12 +50,12 @@ def fail_commit(
     """Call `fault` once the batch is decided, and return the error of the commit. The driver gives up after 1.5 s."""
     commit_all = Driver._commit_transactions
 
-    def struck(driver: Driver, *arguments: Any, **named: Any) -> None:
+    def commit_after_fault(driver: Driver, *arguments: Any, **named: Any) -> None:
         driver._client._timeout_ms = 1_500
         fault()
         commit_all(driver, *arguments, **named)
 
-    with patch.object(Driver, "_commit_transactions", struck), pytest.raises(ExactlyOnceError) as failed:
+    with patch.object(Driver, "_commit_transactions", commit_after_fault), pytest.raises(ExactlyOnceError) as failed:
         query.commit(start, 0, prepared)
     query.broker.control.clear()
     return failed.value
@@ -87,7 +87,7 @@ def test_unfinished_commit_reports_decided_batch_and_remedy(
     assert read_values(query.broker) == rows(0)
 
 
-def test_transaction_is_not_called_lost_if_it_is_unknown_whether_a_newer_driver_has_committed_it(query: Query) -> None:
+def test_transaction_possibly_committed_by_newer_driver_is_not_lost(query: Query) -> None:
     start = query.begin()
     prepared = query.write_tasks(start, 0)
     commit_all, newer = Driver._commit_transactions, query.with_new_driver()
@@ -112,7 +112,7 @@ def test_transaction_is_not_called_lost_if_it_is_unknown_whether_a_newer_driver_
     assert read_values(query.broker) == rows(0)
 
 
-def test_start_that_cannot_finish_an_earlier_job_says_that_it_has_written_nothing(query: Query) -> None:
+def test_start_that_cannot_finish_earlier_job_reports_nothing_written(query: Query) -> None:
     start = query.begin()
     prepared = query.write_tasks(start, 0)
     with death_before("commit"), Driver(query.delivery) as driver:
@@ -147,11 +147,11 @@ def test_forgotten_transactions_are_reported_as_unknown(query: Query) -> None:
     """The transactions may have been committed before the driver died, so writing the batch again may duplicate it."""
     start = query.begin()
 
-    def a_week_passes() -> None:
+    def expire_transactional_ids() -> None:
         for partition in range(2):
             del query.broker.cluster.coordinator.transactions[start.build_task_id(partition, 0)]
 
-    message = str(fail_commit(query, start, query.write_tasks(start, 0), a_week_passes))
+    message = str(fail_commit(query, start, query.write_tasks(start, 0), expire_transactional_ids))
     assert "the brokers no longer know 2 of its 2 transactions" in message
     assert "it is not known whether the rows of these transactions were committed" in message
     assert "lost to read_committed readers" not in message
@@ -202,10 +202,10 @@ def test_abort_waits_for_the_outcome_of_the_decision(query: Query) -> None:
     complete, driver.state = driver.state, TransactionState.PREPARE_ABORT
     original = RequestEngine.compute_backoff_ms
 
-    def markers_are_written(*arguments: Any) -> float:
+    def complete_markers_then_back_off(*arguments: Any) -> float:
         driver.state = complete if driver.state is TransactionState.PREPARE_ABORT else driver.state
         return original(*arguments)
 
-    with patch.object(RequestEngine, "compute_backoff_ms", markers_are_written):
+    with patch.object(RequestEngine, "compute_backoff_ms", complete_markers_then_back_off):
         assert query.abort(start, 0)
     assert list_open_ids(query.broker) == []

@@ -122,7 +122,7 @@ def test_job_stays_in_the_log_if_the_abort_of_an_operator_is_rejected(job: Query
     end_with_operator(job)
 
 
-def test_finish_whose_last_response_is_lost_says_that_a_missing_entry_means_that_everything_is_done(job: Query) -> None:
+def test_finish_explains_missing_entry_after_lost_response(job: Query) -> None:
     start = job.begin()
     prepared = job.write_tasks(start, 0)
     with death_before("commit"):
@@ -156,7 +156,7 @@ def test_job_stays_in_the_log_while_superseded_attempts_are_unknown(job: Query) 
     job.write(start, 1, "of an attempt that lost", attempt=1)
     delivery = dataclasses.replace(job.delivery, is_single_use=True)
     unreachable = patch.object(
-        QueryTransactions, "list_task_transactions", side_effect=NetworkError("no broker answers")
+        QueryTransactions, "list_task_transactions", side_effect=NetworkError("no broker responds")
     )
     with unreachable, Driver(delivery) as driver:
         driver.commit(start, Batch(), prepared, BOTH_TASKS)

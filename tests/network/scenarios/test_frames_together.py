@@ -11,14 +11,14 @@ from spark_kafka_sink.network.channel import ChannelStateKind
 from spark_kafka_sink.network.frame import NetworkSend
 from spark_kafka_sink.network.selector import Selector
 from tests.fake_system import FakeConnection, FakeSystem
-from tests.network.peers import SilentPeer, connect, frame, received
+from tests.network.peers import UnresponsivePeer, connect, frame, received
 from tests.network.test_tls import TlsPair, build_client_ssl_context, server_context
 
 
 @pytest.fixture
 def system() -> FakeSystem:
     system = FakeSystem()
-    system.listen("broker", 9092, SilentPeer())
+    system.listen("broker", 9092, UnresponsivePeer())
     return system
 
 

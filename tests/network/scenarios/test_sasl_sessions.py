@@ -146,9 +146,9 @@ def test_listener_finishes_partial_frame_before_reauthentication_response() -> N
     connection = channel.transport.socket.connection
     assert connection is not None
     channel.transport.socket.max_write_bytes = 3
-    selector.send(NetworkSend("c", [b"the answer to an earlier request"]))
+    selector.send(NetworkSend("c", [b"the response to an earlier request"]))
     selector.poll(0)
     connection.system.advance(2)  # the handshake arrives in the middle of the frame
     poll_until(selector, lambda: len(client.frames) == 4)
-    assert client.frames[2] == b"the answer to an earlier request"
+    assert client.frames[2] == b"the response to an earlier request"
     assert SaslHandshakeResponse.decode(client.frames[3][4:], 1).error_code == 0

@@ -18,7 +18,7 @@ from spark_kafka_sink.network.channel_builders import build_plaintext_channel
 from spark_kafka_sink.network.frame import NetworkSend
 from spark_kafka_sink.network.selector import Selector
 from tests.fake_system import FakeConnection, FakeSystem
-from tests.network.peers import SilentPeer, connect
+from tests.network.peers import UnresponsivePeer, connect
 from tests.network.test_tls import TlsPair, build_client_ssl_context, server_context
 
 
@@ -34,7 +34,7 @@ def is_referenced(memory: bytearray) -> bool:
 def begin_send(channels: ChannelBuilder = build_plaintext_channel) -> tuple[Selector, FakeConnection, bytearray]:
     """Begin a send, of which the peer accepts only the first 1,000 bytes."""
     system = FakeSystem(window_bytes=1000)
-    system.listen("broker", 9092, SilentPeer())
+    system.listen("broker", 9092, UnresponsivePeer())
     selector = Selector(system, channel_builder=channels)
     connection = connect(system, selector)
     connection.stall()

@@ -39,7 +39,7 @@ class Provider:
     header: dict[str, Any] = field(default_factory=dict)
     _used_jtis: set[str] = field(default_factory=set)
 
-    def answer(self, form: dict[str, str]) -> tuple[int, dict[str, Any]]:
+    def build_response(self, form: dict[str, str]) -> tuple[int, dict[str, Any]]:
         self.requests.append(form)
         fault = self._fault(form)
         if fault is not None:
@@ -94,7 +94,7 @@ def oidc_provider(*keys: Any, now_s: float) -> Iterator[Provider]:
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"])).decode()
             provider.headers.append(dict(self.headers))
-            status, content = provider.answer(dict(urllib.parse.parse_qsl(body)))
+            status, content = provider.build_response(dict(urllib.parse.parse_qsl(body)))
             self.send_response(status)
             self.end_headers()
             self.wfile.write(json.dumps(content).encode())

@@ -130,12 +130,12 @@ class SaslListener(FramePeer):
                 connection.send(frame(payload), after_ms=self.response_delay_ms)
                 return
             self.log.append(str(decode_request_header(payload)[0].api_key))
-            answer = authenticator.handle_frame(memoryview(payload), now_ms)
+            response = authenticator.handle_frame(memoryview(payload), now_ms)
         except AuthenticationError:
             connection.close()
             return
-        if answer is not None:
-            connection.send(frame(b"".join(answer)))
+        if response is not None:
+            connection.send(frame(b"".join(response)))
         if authenticator.failure is not None:
             connection.close()
 
@@ -213,12 +213,12 @@ class ScriptedBroker(FramePeer):
         self._script = list(script)
 
     def _handle_frame(self, connection: FakeConnection, payload: bytes) -> None:
-        answer = self._script.pop(0)
-        if isinstance(answer, bytes):
-            connection.send(frame(answer))
+        response = self._script.pop(0)
+        if isinstance(response, bytes):
+            connection.send(frame(response))
         else:
             header, _ = decode_request_header(payload)
-            segments = encode_response(answer, header.api_version, header.correlation_id)
+            segments = encode_response(response, header.api_version, header.correlation_id)
             connection.send(frame(b"".join(segments)))
 
 
@@ -244,8 +244,8 @@ class DirectClient:
 
     def log_in(self, password: bytes = b"right-secret") -> SaslAuthenticateResponse:
         self.request(SaslHandshakeRequest(mechanism="PASSWORD"), 1)
-        answer = self.request(SaslAuthenticateRequest(auth_bytes=password), 1)
-        return SaslAuthenticateResponse.decode(answer[4:], 1)
+        response = self.request(SaslAuthenticateRequest(auth_bytes=password), 1)
+        return SaslAuthenticateResponse.decode(response[4:], 1)
 
 
 def create_direct_client(*, connections_max_reauth_ms: float = 0) -> DirectClient:

@@ -205,7 +205,7 @@ def test_error_describes_rejected_assertion_and_clock_skew(
         setattr(provider, name, value)
     with pytest.raises(AuthenticationError, match=message) as caught:
         source(configured(provider, assertion_private_key_file=str(key_file))).get_token()
-    assert len(provider.requests) == 1, "a refusal is final"
+    assert len(provider.requests) == 1, "a rejection is final"
     assert "hush" not in str(caught.value)
     assert provider.requests[0]["client_assertion"] not in str(caught.value)
 

@@ -28,15 +28,15 @@ from tests.waiting import wait_until
 
 @dataclass
 class Endpoint:
-    """A token endpoint that returns its `answers` in order, and then repeats the last one."""
+    """A token endpoint that returns its `responses` in order, and then repeats the last one."""
 
     url: str = ""
-    answers: list[tuple[int, bytes]] = field(default_factory=list)
+    responses: list[tuple[int, bytes]] = field(default_factory=list)
     headers: dict[str, str] = field(default_factory=dict)
     requests: list[tuple[str, dict[str, str], str]] = field(default_factory=list)
 
-    def answer(self, content: object, status: int = 200) -> None:
-        self.answers.append((status, content if isinstance(content, bytes) else json.dumps(content).encode()))
+    def add_response(self, content: object, status: int = 200) -> None:
+        self.responses.append((status, content if isinstance(content, bytes) else json.dumps(content).encode()))
 
 
 @contextmanager
@@ -52,7 +52,7 @@ def serve_tokens(context: ssl.SSLContext | None = None) -> Iterator[Endpoint]:
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"])).decode()
             state.requests.append((self.path, dict(self.headers), body))
-            status, content = state.answers.pop(0) if len(state.answers) > 1 else state.answers[0]
+            status, content = state.responses.pop(0) if len(state.responses) > 1 else state.responses[0]
             self.send_response(status)
             for name, value in state.headers.items():
                 self.send_header(name, value)
@@ -103,7 +103,7 @@ def source(endpoint: Endpoint, clock: Clock | None = None, **changed: Any) -> To
 
 
 def test_requests_token_with_client_credentials_grant(endpoint: Endpoint) -> None:
-    endpoint.answer({"access_token": "abc.def", "expires_in": 300})
+    endpoint.add_response({"access_token": "abc.def", "expires_in": 300})
     assert source(endpoint).get_token() == "abc.def"
     ((path, headers, body),) = endpoint.requests
     assert path == "/realms/k/token?x=1"
@@ -112,12 +112,12 @@ def test_requests_token_with_client_credentials_grant(endpoint: Endpoint) -> Non
 
 
 def test_accepts_token_in_response_with_status_created(endpoint: Endpoint) -> None:
-    endpoint.answer({"access_token": "abc.def", "expires_in": 300}, status=201)
+    endpoint.add_response({"access_token": "abc.def", "expires_in": 300}, status=201)
     assert source(endpoint).get_token() == "abc.def"
 
 
 def test_can_url_encode_client_id_and_secret(endpoint: Endpoint) -> None:
-    endpoint.answer({"access_token": "t"})
+    endpoint.add_response({"access_token": "t"})
     source(endpoint, urlencode_credentials=True, scope=None).get_token()
     ((_, headers, body),) = endpoint.requests
     assert base64.b64decode(headers["Authorization"].removeprefix("Basic ")) == b"me:hush%3A1"
@@ -126,8 +126,8 @@ def test_can_url_encode_client_id_and_secret(endpoint: Endpoint) -> None:
 
 def test_renews_token_while_it_is_still_used(endpoint: Endpoint) -> None:
     clock = Clock()
-    endpoint.answer({"access_token": "first", "expires_in": 100})
-    endpoint.answer({"access_token": "second", "expires_in": 100})
+    endpoint.add_response({"access_token": "first", "expires_in": 100})
+    endpoint.add_response({"access_token": "second", "expires_in": 100})
     tokens = source(endpoint, clock)
     assert [tokens.get_token() for _ in range(3)] == ["first"] * 3
     clock.seconds += 79
@@ -143,8 +143,8 @@ def test_renews_token_while_it_is_still_used(endpoint: Endpoint) -> None:
 def create_source_of_two_tokens(endpoint: Endpoint) -> tuple[TokenSource, Clock, Clock]:
     """Create a source of the tokens "first" and "second", each valid for 100 s. Return its two clocks, too."""
     clock, time_of_day = Clock(seconds=50.0), Clock()
-    endpoint.answer({"access_token": "first", "expires_in": 100})
-    endpoint.answer({"access_token": "second", "expires_in": 100})
+    endpoint.add_response({"access_token": "first", "expires_in": 100})
+    endpoint.add_response({"access_token": "second", "expires_in": 100})
     config = OidcConfig(endpoint.url, "me", "hush:1")
     tokens = TokenSource(config, now_s=clock.now_s, unix_time_s=time_of_day.now_s, run_in_background=clock.later.append)
     return tokens, clock, time_of_day
@@ -178,8 +178,8 @@ def test_renews_token_that_aged_while_the_machine_was_suspended(endpoint: Endpoi
 def test_lifetime_in_token_is_compared_with_the_time_of_day(endpoint: Endpoint) -> None:
     clock, time_of_day = Clock(seconds=50.0), Clock()
     first = build_unsecured_token({"exp": time_of_day.seconds + 100})
-    endpoint.answer({"access_token": first})
-    endpoint.answer({"access_token": "second", "expires_in": 100})
+    endpoint.add_response({"access_token": first})
+    endpoint.add_response({"access_token": "second", "expires_in": 100})
     config = OidcConfig(endpoint.url, "me", "hush:1")
     tokens = TokenSource(config, now_s=clock.now_s, unix_time_s=time_of_day.now_s)
     assert [tokens.get_token(), tokens.get_token()] == [first, first]
@@ -188,31 +188,31 @@ def test_lifetime_in_token_is_compared_with_the_time_of_day(endpoint: Endpoint) 
 
 
 def test_renews_token_in_separate_thread(endpoint: Endpoint) -> None:
-    clock, asking, answered = Clock(), threading.Event(), threading.Event()
-    endpoint.answer({"access_token": "first", "expires_in": 100})
-    endpoint.answer({"access_token": "second", "expires_in": 100})
+    clock, requested, may_respond = Clock(), threading.Event(), threading.Event()
+    endpoint.add_response({"access_token": "first", "expires_in": 100})
+    endpoint.add_response({"access_token": "second", "expires_in": 100})
     config = OidcConfig(endpoint.url, "me", "hush:1")
 
     def now_s() -> float:
         if threading.current_thread() is not threading.main_thread():
-            asking.set()
-            answered.wait()
+            requested.set()
+            may_respond.wait()
         return clock.seconds
 
     tokens = TokenSource(config, now_s=now_s, unix_time_s=now_s)
     tokens.get_token()
     clock.seconds += 80
     assert tokens.get_token() == "first"
-    asking.wait()
-    assert tokens.get_token() == "first", "the endpoint does not answer"
-    answered.set()
+    requested.wait()
+    assert tokens.get_token() == "first", "the endpoint does not respond"
+    may_respond.set()
     wait_until(lambda: tokens.get_token() == "second")
 
 
 def test_requests_token_at_expiry_when_renewal_hangs(endpoint: Endpoint) -> None:
     clock = Clock()
-    endpoint.answer({"access_token": "first", "expires_in": 100})
-    endpoint.answer({"access_token": "second", "expires_in": 100})
+    endpoint.add_response({"access_token": "first", "expires_in": 100})
+    endpoint.add_response({"access_token": "second", "expires_in": 100})
     tokens = source(endpoint, clock)
     tokens.get_token()
     clock.seconds += 80
@@ -224,8 +224,8 @@ def test_requests_token_at_expiry_when_renewal_hangs(endpoint: Endpoint) -> None
 
 def test_uses_token_until_expiry_when_renewal_fails(endpoint: Endpoint, caplog: pytest.LogCaptureFixture) -> None:
     clock = Clock()
-    endpoint.answer({"access_token": "first", "expires_in": 100})
-    endpoint.answer({"error": "temporarily_unavailable"}, status=503)
+    endpoint.add_response({"access_token": "first", "expires_in": 100})
+    endpoint.add_response({"error": "temporarily_unavailable"}, status=503)
     tokens = source(endpoint, clock)
     tokens.get_token()
     clock.seconds += 80
@@ -242,14 +242,14 @@ def test_uses_token_until_expiry_when_renewal_fails(endpoint: Endpoint, caplog: 
     with pytest.raises(DisconnectedError, match="status 503"):
         tokens.get_token()
     assert len(endpoint.requests) == 4
-    endpoint.answers = []
-    endpoint.answer({"access_token": "second", "expires_in": 100})
+    endpoint.responses = []
+    endpoint.add_response({"access_token": "second", "expires_in": 100})
     assert tokens.get_token() == "second"
 
 
 def test_reads_lifetime_from_token_without_expires_in(endpoint: Endpoint) -> None:
     clock = Clock()
-    endpoint.answer({"access_token": build_unsecured_token({"exp": clock.seconds + 100})})
+    endpoint.add_response({"access_token": build_unsecured_token({"exp": clock.seconds + 100})})
     tokens = source(endpoint, clock)
     tokens.get_token()
     clock.seconds += 79
@@ -258,7 +258,7 @@ def test_reads_lifetime_from_token_without_expires_in(endpoint: Endpoint) -> Non
 
 
 def test_requests_token_without_lifetime_each_time(endpoint: Endpoint) -> None:
-    endpoint.answer({"access_token": "opaque"})
+    endpoint.add_response({"access_token": "opaque"})
     tokens = source(endpoint)
     assert [tokens.get_token(), tokens.get_token()] == ["opaque"] * 2
     assert len(endpoint.requests) == 2
@@ -266,8 +266,8 @@ def test_requests_token_without_lifetime_each_time(endpoint: Endpoint) -> None:
 
 def test_reports_unavailable_endpoint_after_one_request(endpoint: Endpoint) -> None:
     """The client requests a token again when it reconnects. Until then, errors and logs name this failure."""
-    endpoint.answer(b"hush-2", 500)
-    endpoint.answer({"access_token": "t"})
+    endpoint.add_response(b"hush-2", 500)
+    endpoint.add_response({"access_token": "t"})
     tokens = source(endpoint)
     with pytest.raises(DisconnectedError, match="status 500") as caught:
         tokens.get_token()
@@ -300,7 +300,7 @@ def test_unreachable_endpoint_is_a_disconnection() -> None:
     ],
 )
 def test_error_of_endpoint_has_host_and_own_remedy(endpoint: Endpoint, status: int, remedy: str) -> None:
-    endpoint.answer(b"hush-5", status)
+    endpoint.add_response(b"hush-5", status)
     is_temporary = status in (408, 425, 429, 503)
     with pytest.raises(DisconnectedError if is_temporary else AuthenticationError) as caught:
         source(endpoint).get_token()
@@ -327,7 +327,7 @@ def test_error_of_endpoint_has_host_and_own_remedy(endpoint: Endpoint, status: i
 def test_does_not_retry_or_show_response_without_token(
     endpoint: Endpoint, content: object, status: int, message: str
 ) -> None:
-    endpoint.answer(content, status)
+    endpoint.add_response(content, status)
     with pytest.raises(AuthenticationError, match=message) as caught:
         source(endpoint).get_token()
     assert "hush" not in str(caught.value)
@@ -339,7 +339,7 @@ def test_traceback_does_not_contain_invalid_http_response(endpoint: Endpoint, mo
         raise http.client.BadStatusLine("hush-4")
 
     monkeypatch.setattr(http.client.HTTPConnection, "getresponse", no_http)
-    endpoint.answer(b"")
+    endpoint.add_response(b"")
     with pytest.raises(DisconnectedError, match="cannot be used: BadStatusLine") as caught:
         source(endpoint, Clock()).get_token()
     assert "hush" not in "".join(traceback.format_exception(caught.value))
@@ -347,14 +347,14 @@ def test_traceback_does_not_contain_invalid_http_response(endpoint: Endpoint, mo
 
 def test_does_not_follow_redirects(endpoint: Endpoint) -> None:
     endpoint.headers["Location"] = endpoint.url + "&again"
-    endpoint.answer(b"", 302)
+    endpoint.add_response(b"", 302)
     with pytest.raises(AuthenticationError, match="status 302"):
         source(endpoint).get_token()
     assert len(endpoint.requests) == 1
 
 
 def test_connections_with_same_configuration_share_token(endpoint: Endpoint) -> None:
-    endpoint.answer({"access_token": "shared", "expires_in": 300})
+    endpoint.add_response({"access_token": "shared", "expires_in": 300})
     prefix = "sasl.oauthbearer."
     options = {
         "security.protocol": "SASL_SSL",
@@ -385,7 +385,7 @@ def tls_endpoint(tmp_path: Path) -> Iterator[Endpoint]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(tmp_path / "node.pem")
     with serve_tokens(context) as state:
-        state.answer({"access_token": "private", "expires_in": 300})
+        state.add_response({"access_token": "private", "expires_in": 300})
         yield state
 
 

@@ -123,8 +123,8 @@ def test_last_token_without_header_is_written_first_and_needs_no_response() -> N
 
 
 def test_response_to_last_authenticate_request_decides_login() -> None:
-    refusal = SaslAuthenticateResponse(error_code=error_codes.SASL_AUTHENTICATION_FAILED, error_message="no")
-    broker = ScriptedBroker(MODERN, SaslHandshakeResponse(), SaslAuthenticateResponse(auth_bytes=b"who?"), refusal)
+    rejection = SaslAuthenticateResponse(error_code=error_codes.SASL_AUTHENTICATION_FAILED, error_message="no")
+    broker = ScriptedBroker(MODERN, SaslHandshakeResponse(), SaslAuthenticateResponse(auth_bytes=b"who?"), rejection)
     assert "the broker rejected the login: no" in str(await_rejection(broker, sasl_channels(MutualWithoutProof)).error)
 
 

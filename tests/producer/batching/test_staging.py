@@ -300,7 +300,7 @@ def test_later_rows_are_appended_after_remaining_rows() -> None:
     assert np.flatnonzero(next_ready_partitions).tolist() == [30]
 
 
-def test_all_rows_are_ready_when_memory_is_full_others_are_not_sparse_or_splits_are_used_up() -> None:
+def test_all_rows_are_ready_if_stage_cannot_be_split() -> None:
     assert skewed_stage(max_bytes=20_000).find_ready_partitions(16 * KIB) is None
     broad = Stage("t", 0, 32 * MIB, 32 * MIB)
     broad.add(build_rows([64 * KIB + 8] * 20, [0] * 18 + [1, 2]), 1)

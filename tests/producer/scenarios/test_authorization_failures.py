@@ -49,11 +49,11 @@ def test_unauthorized_topic_fails_immediately_and_other_topics_continue(
     cluster.control.when(api=ApiKey.METADATA, topic="u", times=None).fail(code)
     started = cluster.system.now()
     seen: list[Exception | None] = []
-    refused = producer.send(ProducerRecord("u", b"v"), lambda metadata, error: seen.append(error))
-    assert isinstance(refused.exception(0), kind)
-    assert name in str(refused.exception(0))
-    assert "topic u" in str(refused.exception(0))
-    assert list(map(repr, seen)) == [repr(refused.exception(0))]
+    rejected = producer.send(ProducerRecord("u", b"v"), lambda metadata, error: seen.append(error))
+    assert isinstance(rejected.exception(0), kind)
+    assert name in str(rejected.exception(0))
+    assert "topic u" in str(rejected.exception(0))
+    assert list(map(repr, seen)) == [repr(rejected.exception(0))]
     with pytest.raises(kind, match=name):
         producer.send_columns("u", COLUMNS)
     with pytest.raises(kind, match=name):
@@ -92,7 +92,7 @@ def test_records_time_out_with_reason_when_topic_becomes_unauthorized(
 
 
 @pytest.mark.parametrize("lost", ["the leader", "every broker"])
-def test_error_of_unsent_records_says_so_and_names_the_reason(lost: str) -> None:
+def test_error_of_unsent_records_names_the_reason(lost: str) -> None:
     cluster, producer = simulated(delivery_timeout_ms=5000, request_timeout_ms=1000, metadata_max_age_ms=500)
     producer.partitions_for("t")
     if lost == "the leader":
@@ -109,8 +109,8 @@ def test_error_of_unsent_records_says_so_and_names_the_reason(lost: str) -> None
     assert "may have been stored" not in error
 
 
-@pytest.mark.parametrize("refused", ["from the start", "while it writes"])
-def test_rejected_password_fails_all_records_and_stays_secret(refused: str, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("rejected", ["from the start", "while it writes"])
+def test_rejected_password_fails_all_records_and_stays_secret(rejected: str, caplog: pytest.LogCaptureFixture) -> None:
     users = {"alice": PASSWORD}
     security = ListenerSecurity("SASL_PLAINTEXT", users=users, mechanisms=("PLAIN",))
     jaas = f'org.apache.kafka.common.security.plain.PlainLoginModule required username="alice" password="{PASSWORD}";'
@@ -123,7 +123,7 @@ def test_rejected_password_fails_all_records_and_stays_secret(refused: str, capl
             "linger.ms": 0,
         }
         with KafkaProducer(options) as producer:
-            if refused == "while it writes":
+            if rejected == "while it writes":
                 assert producer.send(ProducerRecord("t", b"v")).result(WAIT_TIMEOUT_SECONDS).offset == 0
                 broker.control.when(api=ApiKey.PRODUCE, times=None).drop()
             users["alice"] = "another"

@@ -77,7 +77,7 @@ def test_batch_accepted_before_a_retry_is_not_stored_twice() -> None:
     assert stored[-1] == b"4"
 
 
-def test_batch_behind_gap_says_that_it_may_be_stored_if_producer_is_closed_first() -> None:
+def test_batch_behind_gap_is_in_doubt_if_producer_is_closed_first() -> None:
     cluster, producer = simulated()
     cluster.control.forget_producers("t", 0)
     cluster.control.when(api=ApiKey.PRODUCE).fail(codes.POLICY_VIOLATION)

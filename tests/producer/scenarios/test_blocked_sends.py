@@ -20,7 +20,7 @@ from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, read_topic
 from tests.producer.threaded import ThreadedProducer
 from tests.producer.transactional_cases import (
-    BOTH,
+    BOTH_VERSIONS,
     create_producer_in_transaction,
     read_committed,
     send,
@@ -42,34 +42,34 @@ CALLS: dict[str, Callable[[KafkaProducer], object]] = {
 }
 
 
-def while_it_waits_for_metadata(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], None]) -> None:
-    """Run `happens`, as another thread could, while the next call waits for its topic."""
+def run_during_metadata_wait(monkeypatch: pytest.MonkeyPatch, event: Callable[[], None]) -> None:
+    """Run `event`, as another thread could, while the next call waits for its topic."""
     wait = TopicMetadataWaiter.await_partitions
 
     def await_partitions(*arguments: Any) -> object:
         monkeypatch.undo()
-        happens()
+        event()
         return wait(*arguments)
 
     monkeypatch.setattr(TopicMetadataWaiter, "await_partitions", await_partitions)
 
 
-def while_it_waits_for_memory(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], None]) -> None:
+def run_during_memory_wait(monkeypatch: pytest.MonkeyPatch, event: Callable[[], None]) -> None:
     reserve = BufferPool.try_reserve
 
     def try_reserve(*arguments: Any) -> object:
         monkeypatch.undo()
-        happens()
+        event()
         return reserve(*arguments)
 
     monkeypatch.setattr(BufferPool, "try_reserve", try_reserve)
 
 
-@pytest.mark.parametrize("wait", [while_it_waits_for_metadata, while_it_waits_for_memory])
+@pytest.mark.parametrize("wait", [run_during_metadata_wait, run_during_memory_wait])
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("begins_another", [True, False])
-@BOTH
+@BOTH_VERSIONS
 def test_blocked_send_raises_when_its_transaction_ends(
     version: int,
     begins_another: bool,
@@ -81,12 +81,12 @@ def test_blocked_send_raises_when_its_transaction_ends(
     cluster, producer = create_producer_in_transaction(version)
     send_and_flush(producer, b"first")
 
-    def happens() -> None:
+    def event() -> None:
         ENDS[end](producer)
         if begins_another:
             producer.begin_transaction()
 
-    wait(monkeypatch, happens)
+    wait(monkeypatch, event)
     with pytest.raises(IllegalStateError, match=ENDED):
         CALLS[call](producer)
     if not begins_another:
@@ -97,7 +97,7 @@ def test_blocked_send_raises_when_its_transaction_ends(
     assert get_reserved_bytes(producer) == 0
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_send_that_fails_after_its_transaction_does_not_affect_the_next(
     version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,7 +117,7 @@ def test_send_that_fails_after_its_transaction_does_not_affect_the_next(
     assert read_committed(cluster) == [b"next"]
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_failed_send_prevents_commit_of_its_transaction(version: int, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster, producer = create_producer_in_transaction(version)
 
@@ -132,12 +132,12 @@ def test_failed_send_prevents_commit_of_its_transaction(version: int, monkeypatc
     assert read_committed(cluster) == []
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_rejects_sends_while_transaction_is_prepared(version: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise the prepared transaction would wait for the record forever, or the next one would contain it."""
     cluster, producer = create_producer_in_transaction(version)
     send(producer, b"1")
-    refused: list[BaseException] = []
+    rejections: list[BaseException] = []
     flush = RecordAccumulator.flush
 
     def flush_beside_another_thread(*arguments: Any) -> bool:
@@ -145,17 +145,17 @@ def test_rejects_sends_while_transaction_is_prepared(version: int, monkeypatch: 
         for call in CALLS.values():
             with pytest.raises(IllegalStateError, match="is being prepared") as error:
                 call(producer)
-            refused.append(error.value)
+            rejections.append(error.value)
         return flush(*arguments)
 
     monkeypatch.setattr(RecordAccumulator, "flush", flush_beside_another_thread)
     assert producer.prepare_transaction() is not None
-    assert len(refused) == 2
+    assert len(rejections) == 2
     producer.commit_transaction()
     assert read_committed(cluster) == [b"1"]
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_begin_transaction_unmutes_partitions(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version)
     send_and_flush(producer, b"1")

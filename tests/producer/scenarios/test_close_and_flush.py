@@ -61,11 +61,11 @@ class ProducerCase:
     def produce_requests(self) -> int:
         return sum(len(state.in_flight_batches) for state in get_sender(self.producer).idempotence)
 
-    def silent(self) -> ProducerCase:
+    def with_unresponsive_brokers(self) -> ProducerCase:
         self.cluster.control.when(api=ApiKey.PRODUCE, times=None).never_respond()
         return self
 
-    def brokers_gone(self) -> ProducerCase:
+    def with_stopped_brokers(self) -> ProducerCase:
         for node in range(2):
             self.cluster.control.stop_node(node)
         return self
@@ -78,7 +78,7 @@ class ProducerCase:
         assert single is None or isinstance(single, Exception)
         return [single, *(by_row.get(row) for row in range(3))]
 
-    def nothing_is_left(self) -> bool:
+    def has_released_everything(self) -> bool:
         return get_reserved_bytes(self.producer) == 0 and not self.cluster.system.open_sockets
 
     @property
@@ -93,7 +93,7 @@ def test_unused_producer_closes_immediately(timeout: float | None) -> None:
     case.producer.flush()
     case.producer.close(timeout)
     assert case.now - started < 100
-    assert case.nothing_is_left()
+    assert case.has_released_everything()
 
 
 def test_flush_sends_lingering_records_and_later_records_linger() -> None:
@@ -115,7 +115,7 @@ def test_close_sends_lingering_records_immediately() -> None:
     assert case.now - started < 1000
     assert case.errors() == [None] * 4
     assert case.cluster.values("t") == [b"1", b"2", b"3", b"4"]
-    assert case.nothing_is_left()
+    assert case.has_released_everything()
 
 
 def test_close_with_zero_timeout_fails_lingering_records() -> None:
@@ -126,7 +126,7 @@ def test_close_with_zero_timeout_fails_lingering_records() -> None:
         assert "closed" in str(error)
         assert "may have been stored" not in str(error)
     assert case.cluster.values("t") == []
-    assert case.nothing_is_left()
+    assert case.has_released_everything()
 
 
 def test_close_with_zero_timeout_reports_records_in_flight_as_possibly_stored() -> None:
@@ -139,7 +139,7 @@ def test_close_with_zero_timeout_reports_records_in_flight_as_possibly_stored() 
         assert isinstance(error, ProducerClosedError)
         assert "closed" in str(error)
         assert "may have been stored" in str(error)
-    assert case.nothing_is_left()
+    assert case.has_released_everything()
 
 
 @pytest.mark.parametrize("state", ["in flight", "brokers gone"])
@@ -149,9 +149,9 @@ def test_close_and_flush_end_when_records_expire_without_response(state: str, ca
     case.producer.partitions_for("t")
     started = case.now
     if state == "in flight":
-        case.silent().in_flight()
+        case.with_unresponsive_brokers().in_flight()
     else:
-        case.brokers_gone().staged()
+        case.with_stopped_brokers().staged()
     if call == "close":
         case.producer.close()
     else:
@@ -159,11 +159,11 @@ def test_close_and_flush_end_when_records_expire_without_response(state: str, ca
     assert case.now - started <= DELIVERY_MS + 1100
     assert all(isinstance(error, DeliveryTimeoutError) for error in case.errors())
     case.producer.close()
-    assert case.nothing_is_left()
+    assert case.has_released_everything()
 
 
 def test_flush_times_out_and_next_flush_waits_for_the_same_records() -> None:
-    case = ProducerCase(linger_ms=0).silent().in_flight()
+    case = ProducerCase(linger_ms=0).with_unresponsive_brokers().in_flight()
     for timeout in (0, 0.5):
         started = case.now
         with pytest.raises(TimeoutError):
@@ -178,12 +178,12 @@ def test_flush_times_out_and_next_flush_waits_for_the_same_records() -> None:
 @pytest.mark.parametrize("second", CLOSE_TIMEOUTS)
 @pytest.mark.parametrize("first", CLOSE_TIMEOUTS)
 def test_close_is_idempotent(first: float | None, second: float | None) -> None:
-    case = ProducerCase(linger_ms=0).silent().in_flight()
+    case = ProducerCase(linger_ms=0).with_unresponsive_brokers().in_flight()
     case.producer.close(first)
     errors = case.errors()
     case.producer.close(second)
     assert case.errors() == errors
-    assert case.nothing_is_left()
+    assert case.has_released_everything()
     for call in (case.producer.flush, lambda: case.producer.partitions_for("t")):
         with pytest.raises(ProducerClosedError):
             call()
@@ -205,7 +205,7 @@ def test_flush_raises_fatal_error_and_close_ends_immediately(timeout: float | No
         case.producer.flush()
     case.producer.close(timeout)
     assert case.now - started < 100
-    assert case.nothing_is_left()
+    assert case.has_released_everything()
 
 
 def test_fatal_error_fails_queued_records_and_lets_those_in_flight_complete() -> None:
@@ -220,7 +220,7 @@ def test_fatal_error_fails_queued_records_and_lets_those_in_flight_complete() ->
     assert isinstance(errors[-1], AuthorizationError)
     assert all(error is not None for error in errors)
     case.producer.close()
-    assert case.nothing_is_left()
+    assert case.has_released_everything()
     assert case.cluster.values("t") == [b"0"]
 
 
@@ -238,7 +238,7 @@ def test_close_with_zero_timeout_fails_unencodable_rows_with_their_error(
     for error in case.errors():
         assert isinstance(error, DeliveryError)
         assert "none left" in str(error)
-    assert case.nothing_is_left()
+    assert case.has_released_everything()
 
 
 def test_send_to_unknown_topic_in_callback_fails_immediately() -> None:
@@ -267,7 +267,7 @@ def test_callback_during_close_may_close_but_not_send() -> None:
     case.producer.close(timeout=0)
     assert isinstance(future.exception(0), ProducerClosedError)
     assert len(call) == 1
-    assert case.nothing_is_left()
+    assert case.has_released_everything()
 
 
 @pytest.mark.parametrize("raised", [ValueError, SystemExit])
@@ -289,7 +289,7 @@ def test_raising_callback_does_not_affect_other_records(
     assert wait_for_result(case.producer, case.producer.send(ProducerRecord("t", b"3"))).offset >= 0
     assert "a user's way to give up" in caplog.text
     case.producer.close()
-    assert case.nothing_is_left()
+    assert case.has_released_everything()
 
 
 def test_reports_each_row_once_when_close_splits_a_call() -> None:
@@ -301,4 +301,4 @@ def test_reports_each_row_once_when_close_splits_a_call() -> None:
     failed = np.concatenate([failure.rows for failure in result.failures])
     assert result.rows_written + len(failed) == 500
     assert len(set(failed.tolist())) == len(failed)
-    assert case.nothing_is_left()
+    assert case.has_released_everything()

@@ -32,7 +32,7 @@ class Holder:
         self.itself = self
 
 
-def unanswered() -> tuple[KafkaProducer, InlineLoop, Future[RecordMetadata]]:
+def create_producer_without_acknowledgement() -> tuple[KafkaProducer, InlineLoop, Future[RecordMetadata]]:
     """Create a producer with a record in flight that no broker acknowledges."""
     cluster = SimulatedCluster(FakeSystem(latency_ms=1), topics={"t": 1})
     producer = create_simulated_producer(cluster, linger_ms=0, delivery_timeout_ms=DELIVERY_MS)
@@ -46,7 +46,7 @@ def test_collecting_producer_does_not_deadlock_while_thread_holds_any_of_its_loc
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.WARNING, "spark_kafka_sink")
-    producer, loop, future = unanswered()
+    producer, loop, future = create_producer_without_acknowledgement()
     memory = loop.sender.accumulator.pool
     locks = find_locks(producer)
     assert len(locks) > 5
@@ -114,7 +114,7 @@ def test_call_that_drops_its_producer_gets_its_result() -> None:
     assert future.result(0).offset == 0
 
 
-def test_undelivered_records_of_dropped_producer_fail_after_timeout_and_are_logged_once(
+def test_records_of_dropped_producer_fail_after_timeout_and_are_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.WARNING, "spark_kafka_sink")

@@ -37,9 +37,7 @@ def test_unknown_error_code_fails_records_in_doubt(code: int, applied: bool, ide
 
 @pytest.mark.parametrize("idempotent", [True, False])
 @pytest.mark.parametrize("last", ["the same", codes.NOT_LEADER_OR_FOLLOWER, codes.CLUSTER_AUTHORIZATION_FAILED])
-def test_final_error_after_lost_response_says_once_that_records_may_be_stored(
-    last: int | str, idempotent: bool
-) -> None:
+def test_final_error_after_lost_response_mentions_doubt_once(last: int | str, idempotent: bool) -> None:
     cluster, producer = simulated(retries=1, enable_idempotence=idempotent)
     established(producer)
     cluster.control.when(api=ApiKey.PRODUCE).drop(execute_first=True)

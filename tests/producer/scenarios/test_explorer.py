@@ -104,7 +104,7 @@ def find_fault(seed: int) -> str:
     return ""
 
 
-def test_explorer_prints_failing_seed_which_fails_again(
+def test_explorer_prints_failing_seed_that_reproduces_the_failure(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(idempotence, "can_pipeline", no_rule_1)

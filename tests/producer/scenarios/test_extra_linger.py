@@ -105,7 +105,7 @@ def test_no_extra_linger_for_available_leader_when_memory_is_short(
     assert sent_partitions(h, 1) == [2]
 
 
-def test_rows_after_extra_linger_are_sent_with_next_request_without_waiting_for_response() -> None:
+def test_rows_after_extra_linger_are_sent_without_waiting_for_response() -> None:
     latency_ms = 20
     cluster = SimulatedCluster(FakeSystem(latency_ms=latency_ms), nodes=1, topics={"t": 2})
     producer = create_simulated_producer(cluster, linger_ms=0, batch_size=1024, max_request_size=REQUEST_BYTES)
@@ -172,7 +172,7 @@ def test_available_leader_does_not_wait_for_fill_pause_when_memory_is_short(
     assert [batch.topic_partition.partition for batch in h.take()] == [1]
 
 
-def test_fill_pause_continues_when_memory_is_short_and_every_leader_has_a_full_request(
+def test_fill_pause_continues_if_memory_is_short_and_all_leaders_are_full(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     h = create_filled_harness(49, monkeypatch)

@@ -48,7 +48,7 @@ def find_leader(cluster: SimulatedCluster) -> int:
     return leader
 
 
-def lose_an_answer_and_move_the_leader() -> tuple[list[bytes | None], list[BaseException | None]]:
+def lose_response_and_move_leader() -> tuple[list[bytes | None], list[BaseException | None]]:
     """Store record 1 but lose its response. Send records 2 to 9, one batch each, after the leader has moved."""
     cluster, producer = simulated(request_timeout_ms=1000, batch_size=1)
     cluster.control.add_partitions("t", 2)
@@ -84,7 +84,7 @@ def test_8_response_lost_on_previous_leader_is_duplicate_on_new_one(
     """Each of the two rules is sufficient by itself."""
     if without is not None:
         monkeypatch.setattr(idempotence, without, RULES_1_AND_2[without])
-    stored, errors = lose_an_answer_and_move_the_leader()
+    stored, errors = lose_response_and_move_leader()
     assert stored == [b"%d" % i for i in range(10)]
     assert errors == [None] * 9
 
@@ -93,7 +93,7 @@ def test_8_without_rules_1_and_2_stored_batch_is_not_recognized(monkeypatch: pyt
     """The new leader remembers the last five batches, and record 1 was stored before them."""
     for rule, without in RULES_1_AND_2.items():
         monkeypatch.setattr(idempotence, rule, without)
-    stored, errors = lose_an_answer_and_move_the_leader()
+    stored, errors = lose_response_and_move_leader()
     assert stored == [b"%d" % i for i in range(10)]
     assert "may have been stored" in str(errors[0])
     assert errors[1:] == [None] * 8
@@ -147,7 +147,7 @@ def test_13_leader_of_recreated_topic_that_rejects_first_request_gets_no_second(
     assert send_two_and_reject_the_first(cluster, producer, code) == [b"1", b"2"]
 
 
-def test_16_broker_that_may_have_forgotten_the_producer_after_a_pause_gets_one_request_at_a_time() -> None:
+def test_16_sends_one_request_at_a_time_after_producer_was_idle() -> None:
     cluster, producer = simulated(nodes=1)
     wait_for_result(producer, send(producer, b"0"))
     get_loop(producer).run_until(lambda: False, idempotence.MAX_AGE_MS)
@@ -155,7 +155,7 @@ def test_16_broker_that_may_have_forgotten_the_producer_after_a_pause_gets_one_r
     assert send_two_and_reject_the_first(cluster, producer, codes.NOT_ENOUGH_REPLICAS) == [b"0", b"1", b"2"]
 
 
-def test_16_broker_that_may_have_forgotten_the_producer_of_old_records_gets_one_request_at_a_time() -> None:
+def test_16_sends_one_request_at_a_time_for_old_timestamps() -> None:
     """Such a broker forgets the producer even if it has just written."""
     cluster, producer = simulated(nodes=1)
     old_ms = WALL_MS - idempotence.MAX_AGE_MS

@@ -89,7 +89,7 @@ def test_25_resends_records_after_malformed_response_and_stores_them_once(
 
 
 @pytest.mark.parametrize(("inject", "message"), [row[1:] for row in GARBAGE], ids=[row[0] for row in GARBAGE])
-def test_25_broker_with_only_malformed_responses_causes_timeout_without_memory_growth(
+def test_25_record_times_out_after_malformed_responses_only(
     inject: Callable[[FaultBuilder], object], message: str
 ) -> None:
     cluster, producer = established(request_timeout_ms=1000, delivery_timeout_ms=3000)

@@ -82,18 +82,18 @@ def in_child(work: Callable[[], bool]) -> bool:
 
 
 @contextmanager
-def held(lock: threading.Condition | threading.Lock) -> Iterator[None]:
+def lock_held_by_thread(lock: threading.Condition | threading.Lock) -> Iterator[None]:
     """Hold the lock in another thread while the block runs."""
-    taken, release = threading.Event(), threading.Event()
+    acquired, release = threading.Event(), threading.Event()
 
     def hold() -> None:
         with lock:
-            taken.set()
+            acquired.set()
             release.wait()
 
     thread = threading.Thread(target=hold)
     thread.start()
-    taken.wait()
+    acquired.wait()
     try:
         yield
     finally:
@@ -109,28 +109,28 @@ def write_in_virtual_time() -> bool:
     return stored
 
 
-MADE_ANEW = (".PRODUCER_POOL.", ".IDLE_DRIVER_CLIENTS.", "._idle_clients.")
+RECREATED_LOCKS = (".PRODUCER_POOL.", ".IDLE_DRIVER_CLIENTS.", "._idle_clients.")
 """Parts of the names of locks that a child recreates; see the tests below."""
 
 
 def test_all_module_locks_are_recreated_in_forked_child() -> None:
-    assert [name for name, _ in shared_locks() if not any(part in name for part in MADE_ANEW)] == []
+    assert [name for name, _ in shared_locks() if not any(part in name for part in RECREATED_LOCKS)] == []
 
 
 @pytest.mark.parametrize("idle_clients", [clients.IDLE_DRIVER_CLIENTS, distribution._idle_clients])
 def test_forked_child_has_own_clients_while_thread_of_parent_was_sending_requests(idle_clients: Any) -> None:
     config = ProducerConfig.parse({"bootstrap.servers": "127.0.0.1:9"}).client_config()
 
-    def lend_one() -> bool:
+    def lease_client() -> bool:
         with idle_clients.lease("a key", lambda: create_client(config), 60) as client:
             return client is not None
 
-    with held(idle_clients._condition):
-        assert in_child(lend_one)
+    with lock_held_by_thread(idle_clients._condition):
+        assert in_child(lease_client)
 
 
 def test_forked_child_has_empty_pool_although_parents_pool_was_locked() -> None:
-    def lend_one() -> bool:
+    def lease_client() -> bool:
         assert len(PRODUCER_POOL) == 0
         with lease_producer(PRODUCER_POOL, {"bootstrap.servers": "127.0.0.1:9"}, idle_seconds=60):
             pass
@@ -139,8 +139,8 @@ def test_forked_child_has_empty_pool_although_parents_pool_was_locked() -> None:
     with lease_producer(PRODUCER_POOL, {"bootstrap.servers": "127.0.0.1:9"}, idle_seconds=60):
         pass
     try:
-        with held(PRODUCER_POOL._condition):
-            assert in_child(lend_one)
+        with lock_held_by_thread(PRODUCER_POOL._condition):
+            assert in_child(lease_client)
         assert len(PRODUCER_POOL) == 1
     finally:
         PRODUCER_POOL.close()

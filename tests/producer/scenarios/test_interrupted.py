@@ -131,7 +131,7 @@ def test_close_in_signal_handler_returns_while_interrupted_call_holds_any_lock(
         assert producer.thread.join(0), way
 
 
-def test_close_in_signal_handler_returns_while_interrupted_call_holds_lock_of_a_future(
+def test_close_in_signal_handler_returns_while_lock_of_a_future_is_held(
     broker: EmbeddedBroker, producer: ThreadedProducer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker.control.when(api=ApiKey.PRODUCE, times=None).never_respond()

@@ -107,78 +107,82 @@ def create_case(**options: object) -> Case:
     return case
 
 
-def rows_that_fill(case: Case) -> Callable[[], object]:
+def prepare_filling_rows(case: Case) -> Callable[[], object]:
     case.send_columns([0, 0, 0, 1], b"a")
     case.send(1, b"single")
     return lambda: case.producer.send_columns("t", RecordColumns(pa.array([VALUE] * 40)), pa.array([0, 1] * 20))
 
 
-def skewed_rows_that_fill(case: Case) -> Callable[[], object]:
+def prepare_skewed_filling_rows(case: Case) -> Callable[[], object]:
     case.send_columns([0, 1, 1, 1], b"a")
     case.send(0, b"single")
     partitions = [2, *[0] * 22, 1]
     return lambda: case.producer.send_columns("t", RecordColumns(pa.array([VALUE] * 24)), pa.array(partitions))
 
 
-def a_record_that_fills(case: Case) -> Callable[[], object]:
+def prepare_filling_record(case: Case) -> Callable[[], object]:
     case.send_columns([0, 0, 1, 1], b"a")
     for number in range(25):
         case.send(1, b"%d" % number + VALUE)
     return lambda: [case.producer.send(ProducerRecord("t", VALUE, partition=1)) for _ in range(3)]
 
 
-def every_interruption(
+def iterate_interruptions(
     prepare: Callable[[Case], Callable[[], object]], occurrence: int, **options: object
 ) -> Iterator[Case]:
     """Interrupt each line once (every eighth line unless SOAK is set), and yield the case.
 
     `occurrence`: for lines in loops, interrupt the first (0) or last (-1) execution.
     """
-    noted, case = Interrupting(), create_case(**options)
-    case.interrupt(prepare(case), noted)
-    reached: dict[str, list[int]] = {}
-    for nth, line in enumerate(noted.lines, 1):
-        reached.setdefault(line, []).append(nth)
-    assert len(reached) > 100
-    interrupted = [times[occurrence] for times in reached.values()]
+    recorded, case = Interrupting(), create_case(**options)
+    case.interrupt(prepare(case), recorded)
+    executions_by_line: dict[str, list[int]] = {}
+    for nth, line in enumerate(recorded.lines, 1):
+        executions_by_line.setdefault(line, []).append(nth)
+    assert len(executions_by_line) > 100
+    interrupted = [times[occurrence] for times in executions_by_line.values()]
     for nth in interrupted if os.environ.get("SOAK") else interrupted[::8]:
         case = create_case(**options)
         print(case.interrupt(prepare(case), Interrupting(nth)))  # shown if the test fails
         yield case
 
 
-def refused(case: Case) -> ProducerClosedError:
+def require_closed_error(case: Case) -> ProducerClosedError:
     with pytest.raises(
         ProducerClosedError, match=r"interrupted by KeyboardInterrupt.* Create a new KafkaProducer"
-    ) as one:
+    ) as raised:
         case.producer.send("t", b"next")
     with pytest.raises(ProducerClosedError, match="Create a new KafkaProducer"):
         case.producer.flush(1)
-    return one.value
+    return raised.value
 
 
 @pytest.mark.parametrize(
     ("action", "occurrence", "compression"),
-    [(rows_that_fill, 0, "none"), (skewed_rows_that_fill, -1, "gzip"), (a_record_that_fills, -1, "none")],
+    [
+        (prepare_filling_rows, 0, "none"),
+        (prepare_skewed_filling_rows, -1, "gzip"),
+        (prepare_filling_record, -1, "none"),
+    ],
 )
 def test_append_interrupted_at_any_line_ends_producer_and_all_records(
     action: Callable[[Case], Callable[[], object]], occurrence: int, compression: str
 ) -> None:
-    for case in every_interruption(action, occurrence, compression_type=compression):
-        refused(case)
+    for case in iterate_interruptions(action, occurrence, compression_type=compression):
+        require_closed_error(case)
         began_ms = case.cluster.system.now()
         case.producer.close()
         assert case.cluster.system.now() - began_ms < 100
-        nothing_is_left(case)
-        each_outcome_is_true(case)
+        check_nothing_remains(case)
+        check_outcomes(case)
 
 
-def nothing_is_left(case: Case) -> None:
+def check_nothing_remains(case: Case) -> None:
     assert not get_sender(case.producer).has_incomplete_rows
     assert held_locks(case.producer) == []
 
 
-def each_outcome_is_true(case: Case) -> None:
+def check_outcomes(case: Case) -> None:
     stored = case.stored()
     for value, future in case.earlier.items():
         error = future.exception(0)
@@ -196,11 +200,11 @@ def test_records_in_flight_are_acknowledged_when_later_call_is_interrupted() -> 
     case = create_case()
     case.send_columns([0] * 40, b"a")
     run_until(case.producer, lambda: case.producer.metric("requests-in-flight") > 0)
-    assert case.interrupt(rows_that_fill(case), Interrupting(30))
+    assert case.interrupt(prepare_filling_rows(case), Interrupting(30))
     run_until(case.producer, lambda: all(call.done() for _, _, call in case.columns))
     assert case.columns[0][2].result(0).rows_written > 0
     case.producer.close()
-    each_outcome_is_true(case)
+    check_outcomes(case)
 
 
 def test_close_after_interruption_does_not_wait_for_unresponsive_brokers() -> None:
@@ -208,12 +212,12 @@ def test_close_after_interruption_does_not_wait_for_unresponsive_brokers() -> No
     case.cluster.control.when(api=ApiKey.PRODUCE, times=None).never_respond()
     case.send_columns([0] * 40, b"a")
     run_until(case.producer, lambda: case.producer.metric("requests-in-flight") > 0)
-    assert case.interrupt(rows_that_fill(case), Interrupting(30))
+    assert case.interrupt(prepare_filling_rows(case), Interrupting(30))
     began_ms = case.cluster.system.now()
     case.producer.close()
     assert case.cluster.system.now() - began_ms < 100
     assert all("may have been stored" in str(failure.error) for failure in case.columns[0][2].result(0).failures[:1])
-    nothing_is_left(case)
+    check_nothing_remains(case)
 
 
 def test_fatal_response_after_interruption_does_not_replace_its_error() -> None:
@@ -221,12 +225,12 @@ def test_fatal_response_after_interruption_does_not_replace_its_error() -> None:
     case.cluster.control.when(api=ApiKey.PRODUCE).fail(codes.CLUSTER_AUTHORIZATION_FAILED)
     case.send_columns([0] * 40, b"a")
     run_until(case.producer, lambda: case.producer.metric("requests-in-flight") > 0)
-    assert case.interrupt(rows_that_fill(case), Interrupting(30))
+    assert case.interrupt(prepare_filling_rows(case), Interrupting(30))
     run_until(case.producer, lambda: all(call.done() for _, _, call in case.columns))
     assert any(
         "CLUSTER_AUTHORIZATION_FAILED" in str(failure.error) for failure in case.columns[0][2].result(0).failures
     )
-    refused(case)
+    require_closed_error(case)
     case.producer.close()
 
 
@@ -246,7 +250,7 @@ def test_transaction_with_interrupted_append_cannot_be_committed() -> None:
 def test_exception_while_appending_to_batches_ends_the_producer(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a MemoryError, the contents of the batches are as uncertain as after Ctrl-C."""
     case = create_case()
-    action = rows_that_fill(case)
+    action = prepare_filling_rows(case)
 
     def raise_memory_error(*_: object) -> None:
         raise MemoryError("none left")
@@ -258,5 +262,5 @@ def test_exception_while_appending_to_batches_ends_the_producer(monkeypatch: pyt
     with pytest.raises(ProducerClosedError, match="Create a new KafkaProducer"):
         case.producer.send("t", b"next")
     case.producer.close()
-    nothing_is_left(case)
-    each_outcome_is_true(case)
+    check_nothing_remains(case)
+    check_outcomes(case)

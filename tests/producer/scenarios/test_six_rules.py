@@ -50,34 +50,34 @@ def create_batch(records: int = 1, *, timestamp_ms: int = idempotence.MAX_AGE_MS
     return batch
 
 
-def gate() -> tuple[Idempotence, dict[int, NodeApiVersions]]:
+def create_idempotence() -> tuple[Idempotence, dict[int, NodeApiVersions]]:
     connections: dict[int, NodeApiVersions] = {0: NodeApiVersions("b", {}), 1: NodeApiVersions("b", {})}
-    made = Idempotence(
+    tracker = Idempotence(
         enabled=True,
         max_in_flight=5,
         get_connection_identity=connections.get,
         get_topic_id={"t": UUID(int=1)}.get,
         get_unix_time_ms=lambda: 0,
     )
-    made.set_producer_id_and_epoch(ProducerIdAndEpoch(7, 0))
-    return made, connections
+    tracker.set_producer_id_and_epoch(ProducerIdAndEpoch(7, 0))
+    return tracker, connections
 
 
-def succeed(made: Idempotence, batch: ProducerBatch, node: int = 0) -> None:
-    made.handle_stored_batch(batch, made.get_connection_identity(node), made._get_topic_id("t"))
+def succeed(tracker: Idempotence, batch: ProducerBatch, node: int = 0) -> None:
+    tracker.handle_stored_batch(batch, tracker.get_connection_identity(node), tracker._get_topic_id("t"))
 
 
-def pipelined_gate() -> tuple[Idempotence, dict[int, NodeApiVersions]]:
-    """Create a gate whose partition is PIPELINED at time 0 and has one request in flight to node 0."""
-    made, connections = gate()
+def create_pipelined_idempotence() -> tuple[Idempotence, dict[int, NodeApiVersions]]:
+    """Create an Idempotence whose partition is PIPELINED at time 0 and has one request in flight to node 0."""
+    tracker, connections = create_idempotence()
     first = create_batch()
-    assert made.admit(first, 0)
-    succeed(made, first)
-    assert made.admit(create_batch(), 0)
-    return made, connections
+    assert tracker.admit(first, 0)
+    succeed(tracker, first)
+    assert tracker.admit(create_batch(), 0)
+    return tracker, connections
 
 
-def one_batch_each(producer: KafkaProducer, *values: bytes) -> list[object]:
+def send_in_separate_batches(producer: KafkaProducer, *values: bytes) -> list[object]:
     """Send the records one by one, each in a separate request."""
     futures = []
     for value in values:
@@ -102,9 +102,9 @@ def reject_first_of_two_batches() -> list[bytes | None]:
     leader = cluster.core.topic("t").partitions[0].leader
     assert leader is not None
     get_loop(producer).run_until(lambda: get_sender(producer).client.is_ready(leader, cluster.system.now()), 1)
-    one_batch_each(producer, b"1")
+    send_in_separate_batches(producer, b"1")
     run_until(producer, lambda: producer.metric("requests-in-flight") > 0 and bool(producer_requests(producer)))
-    one_batch_each(producer, b"2")
+    send_in_separate_batches(producer, b"2")
     producer.close()
     return cluster.values("t", 0)
 
@@ -122,179 +122,179 @@ def test_without_rule_1_second_batch_overtakes_first(monkeypatch: pytest.MonkeyP
     assert reject_first_of_two_batches() == [b"2", b"1"]
 
 
-def again_after_a_reconnect(made: Idempotence, connections: dict[int, NodeApiVersions]) -> None:
+def admit_after_reconnect(tracker: Idempotence, connections: dict[int, NodeApiVersions]) -> None:
     connections[0] = NodeApiVersions("b", {})
-    assert made.admit(create_batch(), 0)
+    assert tracker.admit(create_batch(), 0)
 
 
-def again_after_another_leader(made: Idempotence, connections: dict[int, NodeApiVersions]) -> None:
+def admit_after_leader_change(tracker: Idempotence, connections: dict[int, NodeApiVersions]) -> None:
     connections[0] = connections[1]  # the connection to the new leader
-    assert made.admit(create_batch(), 0)
+    assert tracker.admit(create_batch(), 0)
 
 
-def again_after_a_failure(made: Idempotence, connections: dict[int, NodeApiVersions]) -> None:
+def admit_after_failed_attempt(tracker: Idempotence, connections: dict[int, NodeApiVersions]) -> None:
     failing = create_batch()
-    assert made.admit(failing, 0)
-    made.handle_failed_attempt(failing, in_doubt=False)
-    made.handle_retry(failing, needs_new_sequence=False)
-    assert made.admit(failing, 0)
+    assert tracker.admit(failing, 0)
+    tracker.handle_failed_attempt(failing, in_doubt=False)
+    tracker.handle_retry(failing, needs_new_sequence=False)
+    assert tracker.admit(failing, 0)
 
 
-def again_after_a_failure_for_good(made: Idempotence, connections: dict[int, NodeApiVersions]) -> None:
+def admit_after_failed_batch(tracker: Idempotence, connections: dict[int, NodeApiVersions]) -> None:
     failing = create_batch()
-    assert made.admit(failing, 0)
-    made.handle_failed_attempt(failing, in_doubt=True)
-    made.handle_failed_batch(failing, in_doubt=True)
-    assert made.admit(create_batch(), 0)
+    assert tracker.admit(failing, 0)
+    tracker.handle_failed_attempt(failing, in_doubt=True)
+    tracker.handle_failed_batch(failing, in_doubt=True)
+    assert tracker.admit(create_batch(), 0)
 
 
-def again_after_a_split(made: Idempotence, connections: dict[int, NodeApiVersions]) -> None:
+def admit_after_split(tracker: Idempotence, connections: dict[int, NodeApiVersions]) -> None:
     too_large, parts = create_batch(2), [create_batch(), create_batch()]
-    assert made.admit(too_large, 0)
+    assert tracker.admit(too_large, 0)
     for part, sequence in zip(parts, (too_large.base_sequence, too_large.last_sequence), strict=True):
-        part.set_producer_state(*made.id_and_epoch, sequence)
-    made.handle_failed_attempt(too_large, in_doubt=False)
-    made.handle_split(too_large, parts)
-    assert made.admit(parts[0], 0)
-    assert not made.admit(parts[1], 0)
-    succeed(made, parts[0])
-    assert made.admit(parts[1], 0)
+        part.set_producer_state(*tracker.id_and_epoch, sequence)
+    tracker.handle_failed_attempt(too_large, in_doubt=False)
+    tracker.handle_split(too_large, parts)
+    assert tracker.admit(parts[0], 0)
+    assert not tracker.admit(parts[1], 0)
+    succeed(tracker, parts[0])
+    assert tracker.admit(parts[1], 0)
 
 
-def again_after_recreation_of_the_topic(made: Idempotence, connections: dict[int, NodeApiVersions]) -> None:
-    made._get_topic_id = {"t": UUID(int=2)}.get
-    assert made.admit(create_batch(), 0)
+def admit_after_topic_recreation(tracker: Idempotence, connections: dict[int, NodeApiVersions]) -> None:
+    tracker._get_topic_id = {"t": UUID(int=2)}.get
+    assert tracker.admit(create_batch(), 0)
 
 
-def again_after_a_pause(made: Idempotence, connections: dict[int, NodeApiVersions]) -> None:
+def admit_after_idle_time(tracker: Idempotence, connections: dict[int, NodeApiVersions]) -> None:
     """The broker may have forgotten the producer, although the connection is the same."""
-    made._get_unix_time_ms = lambda: idempotence.MAX_AGE_MS
-    assert made.admit(create_batch(), 0)
+    tracker._get_unix_time_ms = lambda: idempotence.MAX_AGE_MS
+    assert tracker.admit(create_batch(), 0)
 
 
-def again_after_records_with_old_timestamps(made: Idempotence, connections: dict[int, NodeApiVersions]) -> None:
+def admit_after_old_timestamps(tracker: Idempotence, connections: dict[int, NodeApiVersions]) -> None:
     """The broker may have forgotten the producer right after it had stored these records."""
     old_batch = create_batch(timestamp_ms=-idempotence.MAX_AGE_MS)
-    assert made.admit(old_batch, 0)
-    succeed(made, old_batch)
-    assert made.admit(create_batch(), 0)
+    assert tracker.admit(old_batch, 0)
+    succeed(tracker, old_batch)
+    assert tracker.admit(create_batch(), 0)
 
 
-def again_after_a_new_epoch(made: Idempotence, connections: dict[int, NodeApiVersions]) -> None:
+def admit_after_epoch_bump(tracker: Idempotence, connections: dict[int, NodeApiVersions]) -> None:
     """Another partition needs the new epoch. This one has no open batch and no failure."""
     other = TopicPartition("t", 1)
     rejected_batch = ProducerBatch(other, oldest_row_arrival_ms=0, deadline_ms=1_000)
     rejected_batch.record_count = 1
-    assert made.admit(rejected_batch, 0)
-    made.handle_failed_attempt(rejected_batch, in_doubt=False)
-    made.handle_failed_batch(rejected_batch, in_doubt=False)
-    assert made.id_and_epoch.epoch == 1
-    assert made.admit(create_batch(), 0)
+    assert tracker.admit(rejected_batch, 0)
+    tracker.handle_failed_attempt(rejected_batch, in_doubt=False)
+    tracker.handle_failed_batch(rejected_batch, in_doubt=False)
+    assert tracker.id_and_epoch.epoch == 1
+    assert tracker.admit(create_batch(), 0)
 
 
 @pytest.mark.parametrize(
-    "something",
+    "admit_after_event",
     [
-        again_after_a_reconnect,
-        again_after_another_leader,
-        again_after_a_failure,
-        again_after_a_failure_for_good,
-        again_after_a_split,
-        again_after_recreation_of_the_topic,
-        again_after_a_pause,
-        again_after_records_with_old_timestamps,
-        again_after_a_new_epoch,
+        admit_after_reconnect,
+        admit_after_leader_change,
+        admit_after_failed_attempt,
+        admit_after_failed_batch,
+        admit_after_split,
+        admit_after_topic_recreation,
+        admit_after_idle_time,
+        admit_after_old_timestamps,
+        admit_after_epoch_bump,
     ],
 )
-def test_rule_1_holds(something: Callable[[Idempotence, dict[int, NodeApiVersions]], None]) -> None:
-    made, connections = gate()
+def test_rule_1_holds(admit_after_event: Callable[[Idempotence, dict[int, NodeApiVersions]], None]) -> None:
+    tracker, connections = create_idempotence()
     first = create_batch()
-    assert made.admit(first, 0)
-    succeed(made, first)
-    something(made, connections)
-    (alone,) = made.partition_state(TP).in_flight_batches
-    assert not made.admit(create_batch(), 0), "it is alone until it has succeeded"
-    succeed(made, alone)
-    assert [made.admit(create_batch(), 0) for _ in range(3)] == [True] * 3
+    assert tracker.admit(first, 0)
+    succeed(tracker, first)
+    admit_after_event(tracker, connections)
+    (probe,) = tracker.partition_state(TP).in_flight_batches
+    assert not tracker.admit(create_batch(), 0), "the first request is sent alone until it has succeeded"
+    succeed(tracker, probe)
+    assert [tracker.admit(create_batch(), 0) for _ in range(3)] == [True] * 3
 
 
 def test_rule_1_sends_nothing_to_recreated_topic_while_requests_are_in_flight() -> None:
-    made, _ = pipelined_gate()
-    made._get_topic_id = {"t": UUID(int=2)}.get
-    assert not made.admit(create_batch(), 0)
+    tracker, _ = create_pipelined_idempotence()
+    tracker._get_topic_id = {"t": UUID(int=2)}.get
+    assert not tracker.admit(create_batch(), 0)
 
 
 def test_rule_1_sends_nothing_behind_old_records_that_are_in_flight() -> None:
     """If two more requests followed, the broker could forget the producer before it rejects the first of them."""
-    made, _ = pipelined_gate()
-    assert made.admit(create_batch(timestamp_ms=-idempotence.MAX_AGE_MS), 0)
-    assert not made.admit(create_batch(), 0)
+    tracker, _ = create_pipelined_idempotence()
+    assert tracker.admit(create_batch(timestamp_ms=-idempotence.MAX_AGE_MS), 0)
+    assert not tracker.admit(create_batch(), 0)
 
 
 def test_rule_1_pipelines_although_broker_takes_long_to_respond() -> None:
-    made, _ = pipelined_gate()
-    made._get_unix_time_ms = lambda: idempotence.MAX_AGE_MS - 1
-    assert made.admit(create_batch(), 0)
+    tracker, _ = create_pipelined_idempotence()
+    tracker._get_unix_time_ms = lambda: idempotence.MAX_AGE_MS - 1
+    assert tracker.admit(create_batch(), 0)
 
 
 def test_rule_1_sends_nothing_after_reconnect_while_requests_are_in_flight() -> None:
-    made, connections = pipelined_gate()
+    tracker, connections = create_pipelined_idempotence()
     connections[0] = NodeApiVersions("b", {})
-    assert not made.admit(create_batch(), 0)
+    assert not tracker.admit(create_batch(), 0)
 
 
 # --- rule 2
 
 
-def leaders_with_open_requests() -> set[int]:
-    made, _ = pipelined_gate()
-    made.partition_state(TP).confirmed_connection = made.get_connection_identity(1)
-    made.admit(create_batch(), 1)
-    return set(made.partition_state(TP).in_flight_batches.values())
+def find_leaders_with_open_requests() -> set[int]:
+    tracker, _ = create_pipelined_idempotence()
+    tracker.partition_state(TP).confirmed_connection = tracker.get_connection_identity(1)
+    tracker.admit(create_batch(), 1)
+    return set(tracker.partition_state(TP).in_flight_batches.values())
 
 
-def test_rule_2_sends_nothing_to_new_leader_while_requests_to_previous_one_are_in_flight() -> None:
-    assert leaders_with_open_requests() == {0}
+def test_rule_2_waits_for_requests_to_previous_leader() -> None:
+    assert find_leaders_with_open_requests() == {0}
 
 
 def test_without_rule_2_requests_go_to_two_leaders(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(idempotence, "can_send_to", lambda state, leader_id, max_in_flight: True)
-    assert leaders_with_open_requests() == {0, 1}
+    assert find_leaders_with_open_requests() == {0, 1}
 
 
 def test_rule_2_allows_at_most_five_requests_in_flight() -> None:
-    made, _ = gate()
+    tracker, _ = create_idempotence()
     first = create_batch()
-    assert made.admit(first, 0)
-    succeed(made, first)
-    assert [made.admit(create_batch(), 0) for _ in range(6)] == [True] * 5 + [False]
+    assert tracker.admit(first, 0)
+    succeed(tracker, first)
+    assert [tracker.admit(create_batch(), 0) for _ in range(6)] == [True] * 5 + [False]
 
 
 # --- rule 3
 
 
-def sequence_after_a_refusal_with_something_before_it_in_flight() -> int:
-    made, _ = gate()
+def compute_epoch_after_rejection_behind_request_in_flight() -> int:
+    tracker, _ = create_idempotence()
     zero, one, two = create_batch(), create_batch(), create_batch()
-    assert made.admit(zero, 0)
-    succeed(made, zero)
-    assert made.admit(one, 0)
-    assert made.admit(two, 0)
-    made.handle_failed_attempt(two, in_doubt=False)
-    made.handle_failed_batch(two, in_doubt=False)  # a gap behind `one`, whose response is lost
-    made.handle_failed_attempt(one, in_doubt=True)
-    made.handle_retry(one, needs_new_sequence=False)
+    assert tracker.admit(zero, 0)
+    succeed(tracker, zero)
+    assert tracker.admit(one, 0)
+    assert tracker.admit(two, 0)
+    tracker.handle_failed_attempt(two, in_doubt=False)
+    tracker.handle_failed_batch(two, in_doubt=False)  # a gap behind `one`, whose response is lost
+    tracker.handle_failed_attempt(one, in_doubt=True)
+    tracker.handle_retry(one, needs_new_sequence=False)
     return one.producer_epoch
 
 
 def test_rule_3_batch_in_doubt_keeps_its_sequence() -> None:
-    assert sequence_after_a_refusal_with_something_before_it_in_flight() == 0
+    assert compute_epoch_after_rejection_behind_request_in_flight() == 0
 
 
 def test_without_rule_3_batch_in_doubt_gets_new_sequence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(idempotence, "can_restart_sequences", lambda state: state.gap_start is not None)
     monkeypatch.setattr(idempotence, "is_possibly_stored", lambda state, batch: False)
-    assert sequence_after_a_refusal_with_something_before_it_in_flight() > 0
+    assert compute_epoch_after_rejection_behind_request_in_flight() > 0
 
 
 def lose_response_then_reject_sequence() -> tuple[list[bytes | None], object]:
@@ -321,14 +321,14 @@ def test_without_rule_3_batch_is_stored_twice(monkeypatch: pytest.MonkeyPatch) -
 # --- rule 4
 
 
-def topic_that_vanishes_for_a_while(*, forget: bool) -> list[bytes | None]:
+def write_before_and_after_hidden_topic(*, forget: bool) -> list[bytes | None]:
     cluster, producer = simulated(metadata_max_age_ms=50)
     wait_for_result(producer, producer.send(ProducerRecord("t", b"1")))
     cluster.control.hide_topic("t")
     get_loop(producer).run_until(lambda: False, 500)
     if forget:
-        made = get_sender(producer).idempotence
-        made.partition_state(TP).start_sequences(made.id_and_epoch)
+        tracker = get_sender(producer).idempotence
+        tracker.partition_state(TP).start_sequences(tracker.id_and_epoch)
     cluster.control.show_topic("t")
     get_loop(producer).run_until(lambda: False, 500)
     wait_for_result(producer, producer.send(ProducerRecord("t", b"2")))
@@ -337,17 +337,17 @@ def topic_that_vanishes_for_a_while(*, forget: bool) -> list[bytes | None]:
 
 
 def test_15_rule_4_sequences_continue_when_topic_is_known_again() -> None:
-    assert topic_that_vanishes_for_a_while(forget=False) == [b"1", b"2"]
+    assert write_before_and_after_hidden_topic(forget=False) == [b"1", b"2"]
 
 
 def test_without_rule_4_new_records_are_treated_as_duplicates() -> None:
-    assert topic_that_vanishes_for_a_while(forget=True) == [b"1"]
+    assert write_before_and_after_hidden_topic(forget=True) == [b"1"]
 
 
 # --- rule 5
 
 
-def free_bytes_while_an_expired_batch_is_in_flight() -> tuple[bool, bool]:
+def is_memory_free_before_and_after_close() -> tuple[bool, bool]:
     cluster, producer = simulated(request_timeout_ms=1000, delivery_timeout_ms=1000)
     cluster.control.when(api=ApiKey.PRODUCE, times=None).never_respond()
     future = producer.send(ProducerRecord("t", b"1"))
@@ -360,7 +360,7 @@ def free_bytes_while_an_expired_batch_is_in_flight() -> tuple[bool, bool]:
 
 
 def test_rule_5_keeps_memory_until_request_has_ended() -> None:
-    assert free_bytes_while_an_expired_batch_is_in_flight() == (False, True)
+    assert is_memory_free_before_and_after_close() == (False, True)
 
 
 def test_without_rule_5_memory_is_released_while_request_uses_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -371,7 +371,7 @@ def test_without_rule_5_memory_is_released_while_request_uses_it(monkeypatch: py
         fail(batch, error)
 
     monkeypatch.setattr(ProducerBatch, "fail", fail_as_if_not_in_flight)
-    assert free_bytes_while_an_expired_batch_is_in_flight()[0]
+    assert is_memory_free_before_and_after_close()[0]
 
 
 # --- rule 6
@@ -402,8 +402,8 @@ def test_rule_6_remaining_records_may_be_stored_after_lost_response(monkeypatch:
     """With BatchRefusedError they would be sent again: the topic would get each twice, a dead-letter topic none."""
     cluster, producer = simulated()
     cluster.control.when(api=ApiKey.PRODUCE).drop(execute_first=False)
-    refusal = ApiError(codes.INVALID_RECORD, "a record has no key", {1: "no key"})
-    monkeypatch.setattr(cluster.log("t"), "append", Mock(side_effect=refusal))
+    rejection = ApiError(codes.INVALID_RECORD, "a record has no key", {1: "no key"})
+    monkeypatch.setattr(cluster.log("t"), "append", Mock(side_effect=rejection))
     future = producer.send_columns("t", RecordColumns(pa.array([b"a", b"b", b"c"])), 0)
     producer.flush()
     errors = {int(row): failure.error for failure in future.result(0).failures for row in failure.rows}
@@ -415,7 +415,7 @@ def test_rule_6_remaining_records_may_be_stored_after_lost_response(monkeypatch:
 
 
 def test_without_rule_6_remaining_records_fail_with_the_same_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deliveries, "build_record_errors", lambda batch, answer: ({}, None))
+    monkeypatch.setattr(deliveries, "build_record_errors", lambda batch, response: ({}, None))
     errors = reject_second_of_three_batches()
     assert len({id(error) for error in errors}) == 1
     assert not any(isinstance(error, BatchRefusedError) for error in errors)

@@ -40,9 +40,9 @@ def test_sparse_partitions_collect_rows_of_many_calls_in_one_batch() -> None:
     for call in range(BATCH_ROWS // 2):
         h.append_rows([VALUE] * (BATCH_ROWS + PARTITIONS - 1), [0] * BATCH_ROWS + list(range(1, PARTITIONS)), call=call)
     h.clock.now += LINGER_MS
-    thin = [batch for _ in range(BATCH_ROWS) for batch in h.take() if batch.topic_partition.partition]
-    assert [batch.record_count for batch in thin] == [BATCH_ROWS // 2] * (PARTITIONS - 1)
-    assert {len(batch.rows) for batch in thin} == {1}  # each batch was filled once
+    sparse = [batch for _ in range(BATCH_ROWS) for batch in h.take() if batch.topic_partition.partition]
+    assert [batch.record_count for batch in sparse] == [BATCH_ROWS // 2] * (PARTITIONS - 1)
+    assert {len(batch.rows) for batch in sparse} == {1}  # each batch was filled once
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])
@@ -83,7 +83,7 @@ def linger(h: Harness) -> None:
 
 
 @pytest.mark.parametrize("end", [linger, Harness.begin_flush, lambda h: h.accumulator.close(), None])
-def test_full_partition_of_half_full_stage_waits_for_linger_flush_close_or_memory_shortage(
+def test_full_partition_of_half_full_stage_waits_for_linger_or_flush(
     end: Callable[[Harness], object] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     h = skewed_and_half_full()
@@ -109,8 +109,8 @@ def test_rows_staged_during_a_split_follow_the_remaining_rows(
     monkeypatch.setattr(Stage, "split", split_and_stage)
     h.append_rows([VALUE] * (2 * BATCH_ROWS + 1), [0] * (2 * BATCH_ROWS) + [1], call="skewed")
     h.clock.now += LINGER_MS
-    (thin,) = [batch for batch in h.take() if batch.topic_partition.partition == 1]
-    runs = [(get_name(call), rows.tolist()) for call, rows, _ in thin.split_rows_by_call()]
+    (sparse,) = [batch for batch in h.take() if batch.topic_partition.partition == 1]
+    runs = [(get_name(call), rows.tolist()) for call, rows, _ in sparse.split_rows_by_call()]
     assert runs == [("skewed", [2 * BATCH_ROWS]), ("meanwhile", [0, 1])]
 
 

@@ -47,7 +47,7 @@ def acknowledge_all(h: Harness) -> None:
             h.acknowledge(batch)
 
 
-def held(h: Harness) -> int:
+def get_reserved_bytes(h: Harness) -> int:
     return h.pool.total_bytes - h.pool.free_bytes
 
 
@@ -56,7 +56,7 @@ def test_stalled_partition_holds_only_memory_of_its_own_rows() -> None:
     stalled_rows = 0
     while write_together(h):
         stalled_rows += 1
-        assert held(h) <= BUFFER_BYTES
+        assert get_reserved_bytes(h) <= BUFFER_BYTES
     # If the other rows' memory was held, too, a twentieth of the buffer would hold stalled rows. The buffer does not
     # fill up completely, because a call needs memory for all of its rows at once.
     assert stalled_rows * 1000 > BUFFER_BYTES * 3 // 4
@@ -79,7 +79,7 @@ def test_memory_of_stalled_partition_includes_futures_of_single_records(singles:
         h.append_rows([b"v" * 20] * 16_000, [0] * 9_000 + [1] * 7_000)
         for batch in h.take():
             h.acknowledge(batch)
-    charged = held(h)
+    charged = get_reserved_bytes(h)
     h.snapshot = cluster((0, 0))
     waiting = sum(batch.size_bytes for batches in iter(h.take, []) for batch in batches)
     assert waiting > MIB
@@ -96,7 +96,7 @@ def test_copies_no_batches_while_memory_is_available(monkeypatch: pytest.MonkeyP
         assert write_together(h)
 
 
-def be_short_of_memory(h: Harness) -> None:
+def exhaust_memory(h: Harness) -> None:
     """Make a call that fails because no memory is available."""
     free = h.pool.free_bytes
     assert h.pool.try_reserve(free)
@@ -104,13 +104,13 @@ def be_short_of_memory(h: Harness) -> None:
     h.pool.release(free)
 
 
-def drained(h: Harness) -> ProducerBatch:
+def drain_batch(h: Harness) -> ProducerBatch:
     h.snapshot = cluster((0, 0))
     (batch,) = h.drain(*h.ready().ready_node_ids)
     return batch
 
 
-def expired(h: Harness) -> ProducerBatch:
+def expire_batch(h: Harness) -> ProducerBatch:
     h.clock.now += 60_000
     (batch,) = h.accumulator.take_expired_batches(h.clock.now)
     batch.fail(DeliveryTimeoutError("too late"))
@@ -118,46 +118,46 @@ def expired(h: Harness) -> ProducerBatch:
 
 
 def split(h: Harness) -> ProducerBatch:
-    batch = drained(h)
+    batch = drain_batch(h)
     batch.mark_request_ended()
     return h.accumulator.split_and_reenqueue(batch, h.clock.now)[0]
 
 
 @pytest.mark.parametrize(
-    ("step", "taken_by_the_sender"),
-    [("mark_in_flight", drained), ("fail", expired), ("create_child", split), ("close", split)],
+    ("step", "take_batch"),
+    [("mark_in_flight", drain_batch), ("fail", expire_batch), ("create_child", split), ("close", split)],
 )
 def test_does_not_copy_batches_that_sender_has_removed_from_queue(
-    step: str, taken_by_the_sender: Callable[[Harness], ProducerBatch], monkeypatch: pytest.MonkeyPatch
+    step: str, take_batch: Callable[[Harness], ProducerBatch], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A copy would replace memory that the sender is releasing, and the copy's memory would never be released."""
     h = stalled(batch_size=100_000)
     h.append_rows([VALUE] * 40, [STALLED] * 2 + [HEALTHY] * 38)
     acknowledge_all(h)
-    usual = getattr(ProducerBatch, step)
-    moved: list[ProducerBatch] = []
+    original = getattr(ProducerBatch, step)
+    copied_batches: list[ProducerBatch] = []
 
-    def ask_for_memory() -> None:
+    def request_memory() -> None:
         with monkeypatch.context() as patched:
-            patched.setattr(ProducerBatch, "copy_to_own_memory", lambda batch: moved.append(batch))
-            be_short_of_memory(h)
+            patched.setattr(ProducerBatch, "copy_to_own_memory", lambda batch: copied_batches.append(batch))
+            exhaust_memory(h)
 
-    def meanwhile(batch: ProducerBatch, *arguments: Any, **named: Any) -> Any:
-        ask_for_memory()
-        return usual(batch, *arguments, **named)
+    def request_memory_first(batch: ProducerBatch, *arguments: Any, **named: Any) -> Any:
+        request_memory()
+        return original(batch, *arguments, **named)
 
-    ask_for_memory()
-    assert len(moved) == 1  # the batch is copied while it is queued
-    monkeypatch.setattr(ProducerBatch, step, meanwhile)
-    assert taken_by_the_sender(h)
-    assert len(moved) == 1
+    request_memory()
+    assert len(copied_batches) == 1  # the batch is copied while it is queued
+    monkeypatch.setattr(ProducerBatch, step, request_memory_first)
+    assert take_batch(h)
+    assert len(copied_batches) == 1
 
 
 @pytest.mark.parametrize("codec", ["lz4", "zstd"])
 def test_compressed_full_batch_holds_only_its_own_bytes(codec: str) -> None:
     h = stalled(batch_size=1000, compression_type=codec)
     assert write_together(h)
-    assert held(h) < 3 * 1000
+    assert get_reserved_bytes(h) < 3 * 1000
 
 
 @pytest.mark.parametrize("in_flight", [0, 5], ids=["no leader", "five requests in flight"])
@@ -166,7 +166,7 @@ def test_stalled_partition_of_a_hundred_does_not_block_the_others(in_flight: int
     h = Harness(leaders=leaders, linger_ms=5, batch_size=65_536, buffer_memory=32 * MIB, max_block_ms=0)
     value = np.random.default_rng(1).bytes(8_000)
     partitions = [row % 100 for row in range(1_200)]
-    on_the_wire: list[ProducerBatch] = []
+    in_flight_batches: list[ProducerBatch] = []
     passed = 0
     while passed < 8 * 32 * MIB:
         _, error = h.append_rows([value] * len(partitions), partitions)
@@ -178,8 +178,8 @@ def test_stalled_partition_of_a_hundred_does_not_block_the_others(in_flight: int
                     passed += batch.body_bytes
                     h.acknowledge(batch)
                     continue
-                on_the_wire.append(batch)
-                if len(on_the_wire) == in_flight:
+                in_flight_batches.append(batch)
+                if len(in_flight_batches) == in_flight:
                     h.gate.rejected_partitions.add(STALLED)
-    assert len(on_the_wire) == in_flight
-    assert held(h) < 32 * MIB
+    assert len(in_flight_batches) == in_flight
+    assert get_reserved_bytes(h) < 32 * MIB

@@ -40,16 +40,16 @@ class Scripted:
 
 def test_waits_once_for_unreachable_topic(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "MAX_BATCH_ROWS", 1)
-    asked: list[str] = []
+    requested_topics: list[str] = []
 
     def send_columns(topic: str, columns: object, partition: object = None) -> Any:
-        asked.append(topic)
+        requested_topics.append(topic)
         raise MetadataTimeoutError("it took max.block.ms")
 
     table = pa.table({"topic": ["nowhere"] * 3, "value": ["1", "2", "3"]})
     sender = tables.TableSender(Scripted(send_columns), plan_table(None, table.schema, ColumnMapping(), {}), 100)
     assert list(sender.send_batches(table.to_reader())) == [0, 0, 0]
-    assert asked == ["nowhere"]
+    assert requested_topics == ["nowhere"]
     assert sender.result.rows_failed == 3
 
 

@@ -8,7 +8,7 @@ from spark_kafka_sink.errors import DeliveryTimeoutError, DisconnectedError, Met
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.sasl.plain import PlainClient
 from tests.fake_system import FakeSystem
-from tests.producer.scenarios.test_refused_authentication import SASL, AuthenticatingCluster
+from tests.producer.scenarios.test_rejected_authentication import SASL, AuthenticatingCluster
 from tests.producer.sending.sender_cases import established, pass_time, send, wait
 from tests.producer.virtual_time import create_simulated_producer, wait_for_result
 

@@ -26,16 +26,16 @@ TOO_LARGE = b"v" * (2 << 20)
 """A value that max.request.size rejects by default."""
 
 
-def two_nodes() -> SimulatedCluster:
+def create_cluster() -> SimulatedCluster:
     return SimulatedCluster(FakeSystem(latency_ms=1), nodes=2, topics={"t": 2})
 
 
-def producer_with(
+def create_producer(
     partitioner: RecordPartitioner | None = None,
     interceptors: Sequence[Interceptor[ProducerRecord, RecordMetadata]] = (),
     cluster: SimulatedCluster | None = None,
 ) -> KafkaProducer:
-    cluster = cluster or two_nodes()
+    cluster = cluster or create_cluster()
     return SimulatedProducer(
         cluster.system,
         {"bootstrap.servers": cluster.bootstrap_servers, "linger.ms": 0},
@@ -45,27 +45,27 @@ def producer_with(
 
 
 def test_writes_to_topic_that_becomes_known_just_before_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    producer = producer_with()
+    producer = create_producer()
     loop = get_loop(producer)
 
-    def too_late(metadata: Metadata, last_version: int, timeout_ms: float) -> None:
+    def time_out_after_update(metadata: Metadata, last_version: int, timeout_ms: float) -> None:
         loop.run_until(lambda: metadata.snapshot.partition_count("t") is not None, timeout_ms)
         raise MetadataTimeoutError("just now")
 
-    monkeypatch.setattr(loop, "await_metadata", too_late)
+    monkeypatch.setattr(loop, "await_metadata", time_out_after_update)
     assert wait_for_result(producer, producer.send(ProducerRecord("t", b"v"))).offset == 0
 
 
-@pytest.mark.parametrize("chosen", ["0", 1.5, -1, 2, b"", ValueError("no idea")])
-def test_failing_partitioner_fails_only_its_record(chosen: object) -> None:
+@pytest.mark.parametrize("chosen_partition", ["0", 1.5, -1, 2, b"", ValueError("no idea")])
+def test_failing_partitioner_fails_only_its_record(chosen_partition: object) -> None:
     def choose(topic: str, key: bytes | None, value: bytes | None, partitions: object) -> int:
         if key is None:
             return 1
-        if isinstance(chosen, Exception):
-            raise chosen
-        return chosen  # type: ignore[return-value]
+        if isinstance(chosen_partition, Exception):
+            raise chosen_partition
+        return chosen_partition  # type: ignore[return-value]
 
-    producer = producer_with(choose)
+    producer = create_producer(choose)
     error = producer.send(ProducerRecord("t", b"v", key=b"k")).exception(0)
     assert isinstance(error, InvalidRecordError)
     assert "topic t" in str(error)
@@ -74,7 +74,7 @@ def test_failing_partitioner_fails_only_its_record(chosen: object) -> None:
 
 
 def test_send_columns_rejects_rows_without_partition_for_custom_partitioner() -> None:
-    producer = producer_with(lambda topic, key, value, partitions: 1)
+    producer = create_producer(lambda topic, key, value, partitions: 1)
     columns = RecordColumns(pa.array([b"a", b"b"]))
     for partition in (None, pa.array([0, None], pa.int32())):
         with pytest.raises(ConfigurationError, match="partitioner="):
@@ -91,7 +91,7 @@ def test_interceptor_that_returns_no_record_fails_the_call(returned: object) -> 
         def on_acknowledgement(self, metadata: RecordMetadata, error: Exception | None) -> None:
             raise ValueError("at the wrong time")
 
-    producer = producer_with(interceptors=[Wrong()])
+    producer = create_producer(interceptors=[Wrong()])
     with pytest.raises(InvalidRecordError):
         producer.send(ProducerRecord("t", b"bad"))
     assert wait_for_result(producer, producer.send(ProducerRecord("t", b"v"))).offset == 0
@@ -106,7 +106,7 @@ def test_reports_and_counts_a_record_that_an_interceptor_lost() -> None:
             pass
 
     witness = Leaves()
-    producer = producer_with(interceptors=[witness, Lost()])
+    producer = create_producer(interceptors=[witness, Lost()])
     with pytest.raises(InvalidRecordError, match="not NoneType") as raised:
         producer.send(ProducerRecord("t", b"v", partition=1))
     assert [(metadata.topic, metadata.partition, str(error)) for metadata, error in witness.seen] == [
@@ -118,7 +118,7 @@ def test_reports_and_counts_a_record_that_an_interceptor_lost() -> None:
 @pytest.mark.parametrize("record", [ProducerRecord("t", 123), ProducerRecord("t", b"v", 123)])
 def test_missing_serializer_fails_the_call_and_is_counted(record: ProducerRecord) -> None:
     interceptor = Leaves()
-    producer = producer_with(interceptors=[interceptor])
+    producer = create_producer(interceptors=[interceptor])
     with pytest.raises(InvalidRecordError, match="int is neither bytes nor str") as raised:
         producer.send(record)
     assert [str(error) for _, error in interceptor.seen] == [str(raised.value)]
@@ -130,8 +130,8 @@ def test_value_converted_by_interceptor_needs_no_serializer() -> None:
         def on_send(self, record: ProducerRecord) -> ProducerRecord:
             return record._replace(value=str(record.value))
 
-    cluster = two_nodes()
-    producer = producer_with(interceptors=[ToText()], cluster=cluster)
+    cluster = create_cluster()
+    producer = create_producer(interceptors=[ToText()], cluster=cluster)
     wait_for_result(producer, producer.send("t", 123, partition=0))
     assert cluster.values("t", 0) == [b"123"]
 
@@ -159,8 +159,8 @@ def test_completes_all_futures_when_user_code_raises_on_sender_thread(
     raised: type[BaseException], where: str, code: int
 ) -> None:
     first, second = Leaves(raised if where == "interceptor" else None), Leaves()
-    cluster = two_nodes()
-    producer = producer_with(interceptors=[first, second], cluster=cluster)
+    cluster = create_cluster()
+    producer = create_producer(interceptors=[first, second], cluster=cluster)
     if code:
         cluster.control.when(api=ApiKey.PRODUCE).fail(code)
 
@@ -189,7 +189,7 @@ def test_completes_all_futures_when_user_code_raises_on_sender_thread(
 def test_interceptors_and_callback_of_rejected_record_get_topic_and_partition() -> None:
     interceptor = Leaves()
     seen: list[tuple[RecordMetadata, Exception | None]] = []
-    producer = producer_with(interceptors=[interceptor])
+    producer = create_producer(interceptors=[interceptor])
     futures = [
         producer.send(ProducerRecord("t", TOO_LARGE, partition=partition), lambda *arguments: seen.append(arguments))
         for partition in (None, 1)
@@ -202,7 +202,7 @@ def test_interceptors_and_callback_of_rejected_record_get_topic_and_partition() 
 
 @pytest.mark.parametrize("raised", [SystemExit, KeyboardInterrupt])
 def test_exception_of_callback_on_callers_thread_reaches_the_caller(raised: type[BaseException]) -> None:
-    producer = producer_with()
+    producer = create_producer()
 
     def leave(*_: object) -> None:
         raise raised

@@ -234,7 +234,7 @@ def test_completes_all_calls_when_one_future_raises(
     assert_producer_works(cluster, producer)
 
 
-def test_call_gets_results_of_simultaneous_responses_at_once() -> None:
+def test_call_gets_results_of_simultaneous_responses_together() -> None:
     cluster, producer = simulated(partitions=4, nodes=4)
     established(producer, 0, 1, 2, 3)
     partitions = pa.array([0, 1, 2, 3] * 2, pa.int32())

@@ -141,9 +141,7 @@ def test_timeout_is_caused_by_rejection_of_last_attempt(has_been_sent: bool) -> 
         ),
     ],
 )
-def test_timeout_suggests_checking_the_leaders_address_only_if_the_leader_has_not_responded(
-    has_responded: bool, expected: str
-) -> None:
+def test_timeout_suggests_leader_address_only_without_any_response(has_responded: bool, expected: str) -> None:
     leader = Node(1, "b1", 9092)
     snapshot = Mock(leader=Mock(return_value=leader))
     loss = ConnectionLoss("reset", has_responded=has_responded)

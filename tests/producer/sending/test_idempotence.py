@@ -17,7 +17,7 @@ FIRST = ProducerIdAndEpoch(7, 0)
 CONNECTION = NodeApiVersions("b", {})
 
 
-def begun(id_and_epoch: ProducerIdAndEpoch = FIRST) -> Idempotence:
+def create_idempotence(id_and_epoch: ProducerIdAndEpoch = FIRST) -> Idempotence:
     """Create an Idempotence with two partitions that have each stored one record."""
     idempotence = CheckedIdempotence(
         enabled=True,
@@ -28,7 +28,7 @@ def begun(id_and_epoch: ProducerIdAndEpoch = FIRST) -> Idempotence:
     )
     idempotence.set_producer_id_and_epoch(id_and_epoch)
     for partition in (T0, T1):
-        store(idempotence, admitted(idempotence, partition)[0])
+        store(idempotence, admit_batches(idempotence, partition)[0])
     return idempotence
 
 
@@ -38,7 +38,7 @@ def create_batch(partition: TopicPartition = T0, records: int = 1) -> ProducerBa
     return batch
 
 
-def admitted(idempotence: Idempotence, partition: TopicPartition = T0, count: int = 1) -> list[ProducerBatch]:
+def admit_batches(idempotence: Idempotence, partition: TopicPartition = T0, count: int = 1) -> list[ProducerBatch]:
     batches = [create_batch(partition) for _ in range(count)]
     assert all(idempotence.admit(batch, 0) for batch in batches)
     return batches
@@ -66,7 +66,7 @@ def stamp(batch: ProducerBatch) -> tuple[int, int]:
 
 
 def test_sequences_start_at_0_and_count_records() -> None:
-    idempotence = begun()
+    idempotence = create_idempotence()
     three, one = create_batch(records=3), create_batch()
     assert idempotence.admit(three, 0)
     assert idempotence.admit(one, 0)
@@ -88,8 +88,8 @@ def test_admits_no_batch_before_producer_id_is_known() -> None:
 
 
 def test_rejected_batches_get_new_sequences_when_none_is_in_flight() -> None:
-    idempotence = begun()
-    first, second, third, fourth, fifth = admitted(idempotence, T0, 5)
+    idempotence = create_idempotence()
+    first, second, third, fourth, fifth = admit_batches(idempotence, T0, 5)
     store(idempotence, first)
     retry(idempotence, second, needs_new_sequence=True)
     assert idempotence.id_and_epoch == FIRST  # the others are still in flight with their old sequences
@@ -106,25 +106,28 @@ def test_rejected_batches_get_new_sequences_when_none_is_in_flight() -> None:
 
 @pytest.mark.parametrize("last_epoch", [False, True])
 def test_restart_of_one_partition_keeps_sequences_of_others(last_epoch: bool) -> None:
-    idempotence = begun(ProducerIdAndEpoch(7, MAX_EPOCH) if last_epoch else FIRST)
+    idempotence = create_idempotence(ProducerIdAndEpoch(7, MAX_EPOCH) if last_epoch else FIRST)
     old = idempotence.id_and_epoch
-    (struck,), (healthy, next_one) = admitted(idempotence, T0), admitted(idempotence, T1, 2)
-    retry(idempotence, struck, needs_new_sequence=True)
+    (failed_batch,), (unaffected_batch, following_batch) = (
+        admit_batches(idempotence, T0),
+        admit_batches(idempotence, T1, 2),
+    )
+    retry(idempotence, failed_batch, needs_new_sequence=True)
     assert idempotence.id_and_epoch == (NO_PRODUCER_ID if last_epoch else ProducerIdAndEpoch(7, 1))
-    store(idempotence, healthy)
+    store(idempotence, unaffected_batch)
     state = idempotence.partition_state(T1)
     assert (state.id_and_epoch, state.next_sequence, state.last_acked_sequence) == (old, 3, 1)
-    assert state.pending_batches == [next_one]
-    assert stamp(next_one) == (old.epoch, 2)
+    assert state.pending_batches == [following_batch]
+    assert stamp(following_batch) == (old.epoch, 2)
 
 
 def test_batches_of_previous_producer_id_complete_before_new_one_is_used() -> None:
-    idempotence = begun(ProducerIdAndEpoch(7, MAX_EPOCH))
-    (struck,), (first, second) = admitted(idempotence, T0), admitted(idempotence, T1, 2)
-    retry(idempotence, struck, needs_new_sequence=True)
-    assert not idempotence.admit(struck, 0)  # there is no producer id for it yet
+    idempotence = create_idempotence(ProducerIdAndEpoch(7, MAX_EPOCH))
+    (failed_batch,), (first, second) = admit_batches(idempotence, T0), admit_batches(idempotence, T1, 2)
+    retry(idempotence, failed_batch, needs_new_sequence=True)
+    assert not idempotence.admit(failed_batch, 0)  # there is no producer id for it yet
     idempotence.set_producer_id_and_epoch(ProducerIdAndEpoch(8, 0))
-    assert (struck.producer_id, *stamp(struck)) == (8, 0, 0)
+    assert (failed_batch.producer_id, *stamp(failed_batch)) == (8, 0, 0)
     store(idempotence, first)
     retry(idempotence, second, in_doubt=True)
     assert idempotence.admit(second, 0)  # with the previous producer id
@@ -137,17 +140,17 @@ def test_batches_of_previous_producer_id_complete_before_new_one_is_used() -> No
 
 
 def test_expired_batch_starts_new_epoch_immediately_when_nothing_is_in_flight() -> None:
-    idempotence = begun()
-    (lost,) = admitted(idempotence)
+    idempotence = create_idempotence()
+    (lost,) = admit_batches(idempotence)
     expire(idempotence, lost)
     assert idempotence.id_and_epoch == ProducerIdAndEpoch(7, 1)
-    (following,) = admitted(idempotence)
+    (following,) = admit_batches(idempotence)
     assert stamp(following) == (1, 0)
 
 
 def test_sequences_do_not_restart_while_expired_batch_is_in_flight() -> None:
-    idempotence = begun()
-    (lost,) = admitted(idempotence)
+    idempotence = create_idempotence()
+    (lost,) = admit_batches(idempotence)
     idempotence.handle_failed_batch(lost, in_doubt=True)
     assert idempotence.partition_state(T0).has_unresolved_sequence
     assert not idempotence.admit(create_batch(), 0)
@@ -160,8 +163,8 @@ def test_sequences_do_not_restart_while_expired_batch_is_in_flight() -> None:
 
 
 def test_success_behind_expired_batches_resolves_them() -> None:
-    idempotence = begun()
-    first, second, third = admitted(idempotence, T0, 3)
+    idempotence = create_idempotence()
+    first, second, third = admit_batches(idempotence, T0, 3)
     expire(idempotence, first)
     expire(idempotence, second)
     assert idempotence.partition_state(T0).has_unresolved_sequence
@@ -172,13 +175,13 @@ def test_success_behind_expired_batches_resolves_them() -> None:
         idempotence.partition_state(T0).has_unresolved_sequence,
         idempotence.partition_state(T0).next_sequence,
     ) == (FIRST, False, 4)
-    (following,) = admitted(idempotence)
+    (following,) = admit_batches(idempotence)
     assert stamp(following) == (0, 4)
 
 
 def test_last_expired_batch_behind_a_success_starts_new_epoch() -> None:
-    idempotence = begun()
-    first, second, third = admitted(idempotence, T0, 3)
+    idempotence = create_idempotence()
+    first, second, third = admit_batches(idempotence, T0, 3)
     expire(idempotence, first)
     store(idempotence, second)
     assert (idempotence.id_and_epoch, idempotence.partition_state(T0).has_unresolved_sequence) == (FIRST, True)
@@ -191,8 +194,8 @@ def test_last_expired_batch_behind_a_success_starts_new_epoch() -> None:
 
 
 def test_batch_behind_unstored_expired_batch_is_first_under_new_epoch() -> None:
-    idempotence = begun()
-    first, second = admitted(idempotence, T0, 2)
+    idempotence = create_idempotence()
+    first, second = admit_batches(idempotence, T0, 2)
     retry(idempotence, first, in_doubt=True)
     retry(idempotence, second)
     idempotence.handle_failed_batch(first, in_doubt=True)  # it expires between two attempts
@@ -209,7 +212,7 @@ def test_batch_behind_unstored_expired_batch_is_first_under_new_epoch() -> None:
 
 
 def test_batch_that_expired_unsent_does_not_change_sequences() -> None:
-    idempotence = begun()
+    idempotence = create_idempotence()
     idempotence.handle_failed_batch(create_batch(), in_doubt=False)
     state = idempotence.partition_state(T0)
     assert (idempotence.id_and_epoch, state.has_unresolved_sequence, state.gap_start, state.next_sequence) == (
@@ -239,8 +242,8 @@ def test_limits_requests_in_flight_and_sets_no_sequences_without_idempotence() -
 
 
 def test_admits_no_new_batch_before_retries() -> None:
-    idempotence = begun()
-    (first,) = admitted(idempotence)
+    idempotence = create_idempotence()
+    (first,) = admit_batches(idempotence)
     retry(idempotence, first)
     assert not idempotence.admit(create_batch(), 0)
     assert idempotence.admit(first, 0)
@@ -249,7 +252,7 @@ def test_admits_no_new_batch_before_retries() -> None:
 
 
 def test_children_of_batch_in_doubt_are_in_doubt() -> None:
-    idempotence = begun()
+    idempotence = create_idempotence()
     batch, parts = create_batch(records=2), [create_batch(), create_batch()]
     assert idempotence.admit(batch, 0)
     retry(idempotence, batch, in_doubt=True)
@@ -262,23 +265,23 @@ def test_children_of_batch_in_doubt_are_in_doubt() -> None:
 
 
 def test_batches_keep_sequences_until_all_before_the_gap_are_complete() -> None:
-    idempotence = begun()
-    before, refused, behind = admitted(idempotence, T0, 3)
+    idempotence = create_idempotence()
+    before, rejected, later = admit_batches(idempotence, T0, 3)
     retry(idempotence, before)
-    retry(idempotence, behind)
-    idempotence.handle_failed_attempt(refused, in_doubt=False)
-    idempotence.handle_failed_batch(refused, in_doubt=False)
+    retry(idempotence, later)
+    idempotence.handle_failed_attempt(rejected, in_doubt=False)
+    idempotence.handle_failed_batch(rejected, in_doubt=False)
     assert idempotence.partition_state(T0).phase is Phase.REPAIRING
-    assert [stamp(batch) for batch in (before, behind)] == [(0, 1), (0, 3)]
-    assert not idempotence.admit(behind, 0)
+    assert [stamp(batch) for batch in (before, later)] == [(0, 1), (0, 3)]
+    assert not idempotence.admit(later, 0)
     assert idempotence.admit(before, 0)
     store(idempotence, before)
-    assert (idempotence.partition_state(T0).phase, stamp(behind)) == (Phase.PROBING, (1, 0))
+    assert (idempotence.partition_state(T0).phase, stamp(later)) == (Phase.PROBING, (1, 0))
 
 
 def test_batch_that_may_be_stored_keeps_its_sequence_when_sequences_restart() -> None:
-    idempotence = begun()
-    rejected, in_doubt = admitted(idempotence, T0, 2)
+    idempotence = create_idempotence()
+    rejected, in_doubt = admit_batches(idempotence, T0, 2)
     retry(idempotence, in_doubt, in_doubt=True)
     retry(idempotence, rejected, needs_new_sequence=True)
     assert idempotence.take_abandoned_batches() == [in_doubt]
@@ -294,7 +297,7 @@ def test_only_limits_requests_in_flight_if_disabled() -> None:
         get_topic_id=lambda topic: None,
         get_unix_time_ms=lambda: 0,
     )
-    (batch,) = admitted(idempotence)
+    (batch,) = admit_batches(idempotence)
     assert not idempotence.admit(create_batch(), 0)
     store(idempotence, batch)
     assert idempotence.admit(create_batch(), 0)
@@ -308,7 +311,7 @@ def test_forgets_expired_batch_after_its_late_failure_if_disabled() -> None:
         get_topic_id=lambda topic: None,
         get_unix_time_ms=lambda: 0,
     )
-    (batch,) = admitted(idempotence)
+    (batch,) = admit_batches(idempotence)
     idempotence.handle_failed_batch(batch, in_doubt=True)
     idempotence.handle_failed_attempt(batch, in_doubt=True)
     idempotence.handle_late_failure(batch)
@@ -324,7 +327,7 @@ def test_describes_violated_invariants_of_partitions() -> None:
         get_unix_time_ms=lambda: 0,
     )
     idempotence.set_producer_id_and_epoch(FIRST)
-    admitted(idempotence)
+    admit_batches(idempotence)
     assert idempotence.find_violations() == []
     idempotence.partition_state(T0).in_flight_node_id = 1
     (violation,) = idempotence.find_violations()
@@ -333,8 +336,8 @@ def test_describes_violated_invariants_of_partitions() -> None:
 
 def test_keeps_no_batch_after_the_end_of_all_requests() -> None:
     """A closed producer that its user still references must not keep the memory of batches."""
-    idempotence = begun()
-    batches = admitted(idempotence, count=2)
+    idempotence = create_idempotence()
+    batches = admit_batches(idempotence, count=2)
     idempotence.end_in_flight_requests()
     assert not idempotence.partition_state(T0).in_flight_batches
     assert not any(batch.has_request_in_flight for batch in batches)

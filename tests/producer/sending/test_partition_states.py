@@ -79,69 +79,77 @@ class Walk:
         self.random = Random(seed)
         self.connections: dict[int, NodeApiVersions] = {1: NodeApiVersions("b", {}), 2: NodeApiVersions("b", {})}
         self.leader = 1
-        self.made = CheckedIdempotence(
+        self.idempotence = CheckedIdempotence(
             enabled=True,
             max_in_flight=3,
             get_connection_identity=self.connections.get,
             get_topic_id=lambda topic: None,
             get_unix_time_ms=lambda: 0,
         )
-        self.made.set_producer_id_and_epoch(ProducerIdAndEpoch(7, MAX_EPOCH - 3))
-        self.state = self.made.partition_state(TP)
+        self.idempotence.set_producer_id_and_epoch(ProducerIdAndEpoch(7, MAX_EPOCH - 3))
+        self.state = self.idempotence.partition_state(TP)
         self.queue: list[ProducerBatch] = []  # batches to retry, in the order of their sequences
         self.failed_in_flight: list[ProducerBatch] = []
-        self.moves: set[tuple[Phase, Phase]] = set()
+        self.transitions: set[tuple[Phase, Phase]] = set()
 
     def steps(self, count: int) -> set[tuple[Phase, Phase]]:
-        actions: list[Callable[[], None]] = [self.send, self.send, self.send, self.stored, self.stored, self.stored]
-        actions += [self.retry, self.doubt, self.refuse, self.renumber, self.split, self.expire, self.late]
-        actions += [self.reconnect, self.move_leader, self.adopt, self.stored_late]
+        actions: list[Callable[[], None]] = [self.send, self.send, self.send, self.store, self.store, self.store]
+        actions += [
+            self.retry,
+            self.retry_in_doubt,
+            self.reject,
+            self.retry_with_new_sequence,
+            self.split,
+            self.expire,
+            self.fail_late,
+        ]
+        actions += [self.reconnect, self.move_leader, self.set_producer_id, self.store_late]
         for _ in range(count):
             before = self.state.phase
             self.random.choice(actions)()
             if self.state.phase is not before:
-                self.moves.add((before, self.state.phase))
-            for batch in self.made.take_abandoned_batches():
+                self.transitions.add((before, self.state.phase))
+            for batch in self.idempotence.take_abandoned_batches():
                 self.forget(batch)
-                self.made.handle_failed_batch(batch, in_doubt=True)
-        return self.moves
+                self.idempotence.handle_failed_batch(batch, in_doubt=True)
+        return self.transitions
 
     # --- events
 
     def send(self) -> None:
         batch = self.queue[0] if self.queue else create_batch(self.random.randint(1, 3))
-        if self.made.admit(batch, self.leader):
+        if self.idempotence.admit(batch, self.leader):
             self.forget(batch)
 
-    def stored(self) -> None:
-        if (batch := self.answered()) is not None:
-            self.made.handle_stored_batch(batch, self.connections[self.leader], None)
+    def store(self) -> None:
+        if (batch := self.end_request()) is not None:
+            self.idempotence.handle_stored_batch(batch, self.connections[self.leader], None)
 
     def retry(self) -> None:
-        self.again(in_doubt=False, needs_new_sequence=False)
+        self.retry_batch(in_doubt=False, needs_new_sequence=False)
 
-    def doubt(self) -> None:
-        self.again(in_doubt=True, needs_new_sequence=False)
+    def retry_in_doubt(self) -> None:
+        self.retry_batch(in_doubt=True, needs_new_sequence=False)
 
-    def renumber(self) -> None:
+    def retry_with_new_sequence(self) -> None:
         head = self.state.pending_batches[0] if self.state.pending_batches else None
         if head in self.state.in_flight_batches and head not in self.state.in_doubt_batches:
-            self.again(in_doubt=False, needs_new_sequence=True, batch=head)
+            self.retry_batch(in_doubt=False, needs_new_sequence=True, batch=head)
 
-    def refuse(self) -> None:
-        if (batch := self.answered()) is not None:
-            self.made.handle_failed_batch(batch, in_doubt=batch in self.state.in_doubt_batches)
+    def reject(self) -> None:
+        if (batch := self.end_request()) is not None:
+            self.idempotence.handle_failed_batch(batch, in_doubt=batch in self.state.in_doubt_batches)
 
     def split(self) -> None:
-        if (batch := self.answered()) is None or batch.record_count == 1:
+        if (batch := self.end_request()) is None or batch.record_count == 1:
             if batch is not None:
-                self.made.handle_stored_batch(batch, self.connections[self.leader], None)
+                self.idempotence.handle_stored_batch(batch, self.connections[self.leader], None)
             return
         parts = [create_batch(1), create_batch(batch.record_count - 1)]
         for part, sequence in zip(parts, (batch.base_sequence, batch.base_sequence + 1), strict=True):
             part.set_producer_state(batch.producer_id, batch.producer_epoch, sequence)
         self.queue += parts
-        self.made.handle_split(batch, parts)
+        self.idempotence.handle_split(batch, parts)
         self.sort()
 
     def expire(self) -> None:
@@ -151,20 +159,20 @@ class Walk:
         if batch in self.state.in_flight_batches:
             self.failed_in_flight.append(batch)
         self.forget(batch)
-        self.made.handle_failed_batch(
+        self.idempotence.handle_failed_batch(
             batch, in_doubt=batch in self.state.in_flight_batches or batch in self.state.in_doubt_batches
         )
 
-    def late(self) -> None:
+    def fail_late(self) -> None:
         if self.failed_in_flight:
             batch = self.failed_in_flight.pop(0)
-            self.made.handle_failed_attempt(batch, in_doubt=True)
-            self.made.handle_late_failure(batch)
+            self.idempotence.handle_failed_attempt(batch, in_doubt=True)
+            self.idempotence.handle_late_failure(batch)
 
-    def stored_late(self) -> None:
+    def store_late(self) -> None:
         if self.failed_in_flight:
             batch = self.failed_in_flight.pop(0)
-            self.made.handle_stored_batch(batch, self.connections[self.leader], None)
+            self.idempotence.handle_stored_batch(batch, self.connections[self.leader], None)
 
     def reconnect(self) -> None:
         if not self.state.in_flight_batches:
@@ -173,28 +181,28 @@ class Walk:
     def move_leader(self) -> None:
         self.leader = 3 - self.leader
 
-    def adopt(self) -> None:
-        if self.made.needs_producer_id:
-            self.made.set_producer_id_and_epoch(ProducerIdAndEpoch(self.random.randint(8, 1000), MAX_EPOCH - 3))
+    def set_producer_id(self) -> None:
+        if self.idempotence.needs_producer_id:
+            self.idempotence.set_producer_id_and_epoch(ProducerIdAndEpoch(self.random.randint(8, 1000), MAX_EPOCH - 3))
 
     # --- helpers
 
-    def answered(self) -> ProducerBatch | None:
+    def end_request(self) -> ProducerBatch | None:
         open_requests = [batch for batch in self.state.in_flight_batches if batch not in self.failed_in_flight]
         if not open_requests:
             return None
         batch = self.random.choice(open_requests)
-        self.made.handle_failed_attempt(batch, in_doubt=False)
+        self.idempotence.handle_failed_attempt(batch, in_doubt=False)
         return batch
 
-    def again(self, *, in_doubt: bool, needs_new_sequence: bool, batch: ProducerBatch | None = None) -> None:
+    def retry_batch(self, *, in_doubt: bool, needs_new_sequence: bool, batch: ProducerBatch | None = None) -> None:
         open_requests = [batch for batch in self.state.in_flight_batches if batch not in self.failed_in_flight]
         if batch is None and open_requests:
             batch = self.random.choice(open_requests)
         if batch is not None:
-            self.made.handle_failed_attempt(batch, in_doubt=in_doubt)
+            self.idempotence.handle_failed_attempt(batch, in_doubt=in_doubt)
             self.queue.append(batch)
-            self.made.handle_retry(batch, needs_new_sequence=needs_new_sequence)
+            self.idempotence.handle_retry(batch, needs_new_sequence=needs_new_sequence)
             self.sort()
 
     def sort(self) -> None:
@@ -210,24 +218,24 @@ def test_invariants_hold_and_partition_recovers_in_random_walks(seed: int) -> No
     walk = Walk(seed)
     walk.steps(3_000)
     for _ in range(200):
-        for step in (walk.late, walk.adopt, walk.send, walk.stored):
+        for step in (walk.fail_late, walk.set_producer_id, walk.send, walk.store):
             walk.steps(0)
             step()
-            for batch in walk.made.take_abandoned_batches():
+            for batch in walk.idempotence.take_abandoned_batches():
                 walk.forget(batch)
     assert walk.state.phase is PIPELINED
     assert not walk.queue
 
 
 def test_random_walks_make_every_transition_of_the_table() -> None:
-    made = {move for seed in range(20) for move in Walk(seed).steps(3_000)}
-    assert made == {(before, after) for before, allowed in TRANSITIONS.items() for after in allowed}
+    transitions = {transition for seed in range(20) for transition in Walk(seed).steps(3_000)}
+    assert transitions == {(before, after) for before, allowed in TRANSITIONS.items() for after in allowed}
 
 
 # --- violations of each invariant
 
 
-def two_sent() -> PartitionState:
+def create_state_with_two_requests() -> PartitionState:
     """Create a state in PIPELINED with two batches in flight."""
     state = PartitionState(TP)
     state.start_sequences(ID)
@@ -240,52 +248,54 @@ def two_sent() -> PartitionState:
     return state
 
 
-def in_phase(phase: Phase, **fields: object) -> PartitionState:
-    state = two_sent()
+def create_state_in_phase(phase: Phase, **fields: object) -> PartitionState:
+    state = create_state_with_two_requests()
     state.phase = phase
     for name, value in fields.items():
         setattr(state, name, value)
     return state
 
 
-def with_one_done() -> PartitionState:
-    state = two_sent()
+def create_state_with_done_batch() -> PartitionState:
+    state = create_state_with_two_requests()
     state.pending_batches[0].fail(ValueError("no"))
     return state
 
 
-def with_another_epoch() -> PartitionState:
-    state = two_sent()
+def create_state_with_two_epochs() -> PartitionState:
+    state = create_state_with_two_requests()
     state.pending_batches[1].set_producer_state(7, 1, 1)
     return state
 
 
-BROKEN: dict[str, Callable[[], PartitionState]] = {
-    "to one node": lambda: in_phase(PIPELINED, in_flight_node_id=2),
-    "no pending batch is done": with_one_done,
-    "have one epoch": with_another_epoch,
-    "sequences ascend": lambda: in_phase(PIPELINED, pending_batches=two_sent().pending_batches[::-1]),
-    "the next sequence is free": lambda: in_phase(PIPELINED, next_sequence=1),
-    "only pending batches are in doubt": lambda: in_phase(PIPELINED, in_doubt_batches={create_batch()}),
-    "no sequence is missing": lambda: in_phase(PIPELINED, gap_start=0),
-    "all pending batches and no others are in flight": lambda: in_phase(PIPELINED, in_flight_batches={}),
-    "no batch is in doubt": lambda: in_phase(PIPELINED, in_doubt_batches={create_batch()}),
-    "a request has succeeded on a connection": lambda: in_phase(PIPELINED, confirmed_connection=None),
-    "only the oldest pending batch is in flight": lambda: in_phase(PROBING),
-    "a request is in flight": lambda: in_phase(DRAINING, in_flight_batches={}),
-    "a sequence may be missing": lambda: in_phase(REPAIRING),
-    "a pending batch is before the gap": lambda: in_phase(REPAIRING, gap_start=0),
-    "there is a gap": lambda: in_phase(AWAITING_EPOCH),
-    "no pending batch is before the gap": lambda: in_phase(AWAITING_EPOCH, gap_start=1),
-    "no request is in flight": lambda: in_phase(AWAITING_EPOCH, gap_start=0),
+STATES_BY_VIOLATION: dict[str, Callable[[], PartitionState]] = {
+    "to one node": lambda: create_state_in_phase(PIPELINED, in_flight_node_id=2),
+    "no pending batch is done": create_state_with_done_batch,
+    "have one epoch": create_state_with_two_epochs,
+    "sequences ascend": lambda: create_state_in_phase(
+        PIPELINED, pending_batches=create_state_with_two_requests().pending_batches[::-1]
+    ),
+    "the next sequence is free": lambda: create_state_in_phase(PIPELINED, next_sequence=1),
+    "only pending batches are in doubt": lambda: create_state_in_phase(PIPELINED, in_doubt_batches={create_batch()}),
+    "no sequence is missing": lambda: create_state_in_phase(PIPELINED, gap_start=0),
+    "all pending batches and no others are in flight": lambda: create_state_in_phase(PIPELINED, in_flight_batches={}),
+    "no batch is in doubt": lambda: create_state_in_phase(PIPELINED, in_doubt_batches={create_batch()}),
+    "a request has succeeded on a connection": lambda: create_state_in_phase(PIPELINED, confirmed_connection=None),
+    "only the oldest pending batch is in flight": lambda: create_state_in_phase(PROBING),
+    "a request is in flight": lambda: create_state_in_phase(DRAINING, in_flight_batches={}),
+    "a sequence may be missing": lambda: create_state_in_phase(REPAIRING),
+    "a pending batch is before the gap": lambda: create_state_in_phase(REPAIRING, gap_start=0),
+    "there is a gap": lambda: create_state_in_phase(AWAITING_EPOCH),
+    "no pending batch is before the gap": lambda: create_state_in_phase(AWAITING_EPOCH, gap_start=1),
+    "no request is in flight": lambda: create_state_in_phase(AWAITING_EPOCH, gap_start=0),
 }
 
 
-@pytest.mark.parametrize("invariant", list(BROKEN))
+@pytest.mark.parametrize("invariant", list(STATES_BY_VIOLATION))
 def test_names_violated_invariant(invariant: str) -> None:
-    assert any(invariant in found for found in find_violations(BROKEN[invariant](), 2, idempotent=True))
+    assert any(invariant in found for found in find_violations(STATES_BY_VIOLATION[invariant](), 2, idempotent=True))
 
 
 def test_names_too_many_requests_in_flight_without_idempotence() -> None:
-    (found,) = find_violations(two_sent(), 1, idempotent=False)
+    (found,) = find_violations(create_state_with_two_requests(), 1, idempotent=False)
     assert "at most max.in.flight requests are in flight" in found

@@ -44,7 +44,9 @@ def create_response(message: ProduceResponse | None, **ending: Any) -> ClientRes
 
 
 def parse_responses(ending: ClientResponse, sent: SentBatches, acks: int = -1) -> dict[int, PartitionResponse]:
-    return {batch.topic_partition.partition: answer for batch, answer in parse_partition_responses(ending, sent, acks)}
+    return {
+        batch.topic_partition.partition: response for batch, response in parse_partition_responses(ending, sent, acks)
+    }
 
 
 def test_each_batch_gets_response_of_its_partition_and_others_are_ignored() -> None:

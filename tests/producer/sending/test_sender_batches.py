@@ -39,7 +39,7 @@ def test_single_records_linger_when_no_partition_fills_a_batch() -> None:
     assert all(future.done() for future in futures)
 
 
-def test_adds_partition_to_transaction_before_it_sends_a_backlog_of_another_partition() -> None:
+def test_adds_partition_to_transaction_before_backlog_of_another() -> None:
     """The coordinator is also the leader here, and accepts one request at a time."""
     cluster, producer = create_producer_in_transaction(
         1, max_in_flight_requests_per_connection=1, batch_size=1_000, max_request_size=1_100

@@ -150,7 +150,7 @@ def test_fatal_metadata_error_ends_transactional_calls() -> None:
         operation.read_result()
 
 
-def test_record_fails_at_once_if_it_cannot_be_encoded(
+def test_record_fails_immediately_if_it_cannot_be_encoded(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def raise_memory_error(*_: object) -> None:

@@ -30,7 +30,7 @@ def rows(count: int) -> RecordColumns:
     return RecordColumns(pa.array([b"v"] * count))
 
 
-def refuse(cluster: SimulatedCluster, partition: int, code: int, times: int = 1) -> None:
+def reject_batches(cluster: SimulatedCluster, partition: int, code: int, times: int = 1) -> None:
     cluster.control.when(api=ApiKey.PRODUCE, topic="t", partition=partition, times=times).fail(code)
 
 
@@ -42,7 +42,7 @@ def test_out_of_order_error_at_head_starts_new_epoch_at_sequence_0() -> None:
     cluster, producer = simulated(linger_ms=1)
     first = [producer.send_columns("t", rows(2), 0)]
     run_until(producer, first[0].done)
-    refuse(cluster, 0, codes.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    reject_batches(cluster, 0, codes.OUT_OF_ORDER_SEQUENCE_NUMBER)
     assert wait_for_result(producer, send(producer, b"1")).offset == 2
     assert wait_for_result(producer, send(producer, b"2")).offset == 3
     assert read_batch_stamps(cluster) == [(0, 0, 2), (1, 0, 1), (1, 1, 1)]
@@ -51,7 +51,7 @@ def test_out_of_order_error_at_head_starts_new_epoch_at_sequence_0() -> None:
 
 def test_out_of_order_error_of_first_batch_starts_new_epoch() -> None:
     cluster, producer = simulated()
-    refuse(cluster, 0, codes.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    reject_batches(cluster, 0, codes.OUT_OF_ORDER_SEQUENCE_NUMBER)
     assert wait_for_result(producer, send(producer, b"1")).offset == 0
     assert read_batch_stamps(cluster) == [(1, 0, 1)]
 
@@ -59,7 +59,7 @@ def test_out_of_order_error_of_first_batch_starts_new_epoch() -> None:
 def test_idle_partition_uses_new_epoch_with_its_next_batch() -> None:
     cluster, producer = simulated(partitions=2)
     established(producer, 0, 1)
-    refuse(cluster, 0, codes.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    reject_batches(cluster, 0, codes.OUT_OF_ORDER_SEQUENCE_NUMBER)
     wait_for_result(producer, send(producer, b"1", 0))
     assert epoch(producer) == 1
     assert get_state(producer, 1).id_and_epoch.epoch == 0
@@ -75,7 +75,7 @@ def test_partition_completes_requests_in_flight_under_previous_epoch() -> None:
     for partition in (0, 1):
         cluster.control.move_leader("t", partition, partition)
     established(producer, 0, 1)
-    refuse(cluster, 0, codes.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    reject_batches(cluster, 0, codes.OUT_OF_ORDER_SEQUENCE_NUMBER)
     cluster.control.when(api=ApiKey.PRODUCE, topic="t", partition=1).delay(300)
     beside = send(producer, b"1", 1)
     behind = send(producer, b"1", 0)
@@ -90,8 +90,8 @@ def test_partition_completes_requests_in_flight_under_previous_epoch() -> None:
 def test_partition_retries_under_previous_epoch_while_another_restarts() -> None:
     cluster, producer = simulated(partitions=2)
     established(producer, 0, 1)
-    refuse(cluster, 0, codes.OUT_OF_ORDER_SEQUENCE_NUMBER)
-    refuse(cluster, 1, codes.NOT_LEADER_OR_FOLLOWER, times=3)
+    reject_batches(cluster, 0, codes.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    reject_batches(cluster, 1, codes.NOT_LEADER_OR_FOLLOWER, times=3)
     futures = [send(producer, b"%d" % i, partition) for i in (1, 2, 3) for partition in (0, 1)]
     wait(producer, *futures)
     assert read_batch_stamps(cluster, 0) == [(0, 0, 1), (1, 0, 1), (1, 1, 1), (1, 2, 1)]
@@ -103,8 +103,8 @@ def test_partition_retries_under_previous_epoch_while_another_restarts() -> None
 def test_partition_restarts_at_sequence_0_after_last_batch_of_previous_epoch_fails() -> None:
     cluster, producer = simulated(partitions=2, retries=1)
     established(producer, 0, 1)
-    refuse(cluster, 0, codes.OUT_OF_ORDER_SEQUENCE_NUMBER)
-    refuse(cluster, 1, codes.NOT_LEADER_OR_FOLLOWER, times=2)
+    reject_batches(cluster, 0, codes.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    reject_batches(cluster, 1, codes.NOT_LEADER_OR_FOLLOWER, times=2)
     outcome_0, failing = send(producer, b"1", 0), send(producer, b"lost", 1)
     wait(producer, outcome_0, failing)
     assert isinstance(failing.exception(0), DeliveryError)
@@ -124,8 +124,8 @@ def test_retries_other_partition_under_previous_identity_when_one_restarts(endin
         at_last_epoch(producer)
     established(producer, 0, 1)
     before = get_sender(producer).idempotence.id_and_epoch
-    refuse(cluster, 0, codes.OUT_OF_ORDER_SEQUENCE_NUMBER)
-    refuse(cluster, 1, codes.NOT_LEADER_OR_FOLLOWER, times=2)
+    reject_batches(cluster, 0, codes.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    reject_batches(cluster, 1, codes.NOT_LEADER_OR_FOLLOWER, times=2)
     if last_epoch:
         cluster.control.when(api=ApiKey.INIT_PRODUCER_ID).delay(300)
     futures = [send(producer, b"1", 0), send(producer, b"1", 1)]
@@ -148,7 +148,7 @@ def test_retries_other_partition_under_previous_identity_when_one_restarts(endin
 def test_sends_queued_rows_in_order_when_their_partition_restarts() -> None:
     cluster, producer = simulated(batch_size=0)
     established(producer)
-    refuse(cluster, 0, codes.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    reject_batches(cluster, 0, codes.OUT_OF_ORDER_SEQUENCE_NUMBER)
     futures = [send(producer, b"%02d" % i) for i in range(1, 20)]
     wait(producer, *futures)
     assert [future.exception(0) for future in futures] == [None] * 19

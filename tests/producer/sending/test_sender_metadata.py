@@ -74,7 +74,7 @@ def test_looks_up_a_partition_that_the_metadata_no_longer_contains() -> None:
     assert future.exception(0) is None
 
 
-def test_looks_up_a_moved_leader_when_the_record_is_not_retried_and_no_broker_names_the_leader() -> None:
+def test_looks_up_moved_leader_although_record_is_not_retried() -> None:
     cluster, producer = simulated(nodes=2, retries=0, enable_idempotence=False)
     old_leader = cluster.core.topic("t").partitions[0].leader
     assert old_leader is not None

@@ -81,9 +81,9 @@ def test_batches_without_idempotence_have_no_producer_id_and_fail_on_rejection()
     assert read_batch_stamps(cluster) == [(-1, -1, 1)]
     assert find_requests(cluster, InitProducerIdRequest) == []
     cluster.control.when(api=ApiKey.PRODUCE).fail(codes.TOPIC_AUTHORIZATION_FAILED)
-    refused = send(producer, b"1")
-    wait(producer, refused)
-    assert isinstance(refused.exception(0), AuthorizationError)
+    rejected = send(producer, b"1")
+    wait(producer, rejected)
+    assert isinstance(rejected.exception(0), AuthorizationError)
     assert len(find_requests(cluster, ProduceRequest)) == 2
 
 
@@ -192,11 +192,11 @@ def test_one_request_is_in_flight_and_new_batches_get_no_sequence_during_retry()
     assert read_batch_stamps(cluster) == [(0, sequence, 1) for sequence in range(5)]
 
 
-@pytest.mark.parametrize("doubt", [codes.REQUEST_TIMED_OUT, codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND])
-def test_success_does_not_acknowledge_earlier_batch_in_doubt(doubt: int) -> None:
+@pytest.mark.parametrize("in_doubt_error", [codes.REQUEST_TIMED_OUT, codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND])
+def test_success_does_not_acknowledge_earlier_batch_in_doubt(in_doubt_error: int) -> None:
     cluster, producer = simulated()
     established(producer)
-    cluster.control.when(api=ApiKey.PRODUCE).fail(doubt, execute_first=True)
+    cluster.control.when(api=ApiKey.PRODUCE).fail(in_doubt_error, execute_first=True)
     first, second = send(producer, b"1"), send(producer, b"2")
     run_until(producer, second.done)
     assert not first.done()
@@ -229,14 +229,14 @@ def with_log_start(monkeypatch: pytest.MonkeyPatch, offset: int) -> None:
 
 
 @pytest.mark.parametrize("log_start", [1010, 0], ids=["all was deleted", "nothing was deleted"])
-@pytest.mark.parametrize("refused", [1, 2])
+@pytest.mark.parametrize("rejections", [1, 2])
 def test_starts_new_epoch_when_broker_does_not_know_the_producer(
-    log_start: int, refused: int, monkeypatch: pytest.MonkeyPatch
+    log_start: int, rejections: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster, producer = simulated()
     established(producer)
     with_log_start(monkeypatch, log_start)
-    cluster.control.when(api=ApiKey.PRODUCE, times=refused).fail(codes.UNKNOWN_PRODUCER_ID)
+    cluster.control.when(api=ApiKey.PRODUCE, times=rejections).fail(codes.UNKNOWN_PRODUCER_ID)
     futures = [send(producer, b"1"), send(producer, b"2"), send(producer, b"3")]
     wait(producer, *futures)
     assert [future.result(0).offset for future in futures] == [1, 2, 3]
@@ -258,9 +258,9 @@ def test_keeps_sequence_when_log_start_offset_is_unknown(
 def test_permanent_rejection_fails_only_its_batch(code: int) -> None:
     cluster, producer = simulated()
     cluster.control.when(api=ApiKey.PRODUCE).fail(code)
-    refused = send(producer, b"1")
-    wait(producer, refused)
-    error = refused.exception(0)
+    rejected = send(producer, b"1")
+    wait(producer, rejected)
+    error = rejected.exception(0)
     assert isinstance(error, BrokerError)
     assert error.code == code
     assert codes.lookup_error_code(code).advice in str(error)
@@ -270,10 +270,10 @@ def test_permanent_rejection_fails_only_its_batch(code: int) -> None:
 def test_broker_without_supported_produce_version_ends_the_producer() -> None:
     cluster = SimulatedCluster(FakeSystem(), topics={"t": 1}, version_limits={ApiKey.PRODUCE: VersionRange(0, 2)})
     producer = create_simulated_producer(cluster, linger_ms=0)
-    refused = send(producer, b"1")
-    wait(producer, refused)
-    assert isinstance(refused.exception(0), UnsupportedVersionError)
-    assert "PRODUCE" in str(refused.exception(0)).upper()
+    rejected = send(producer, b"1")
+    wait(producer, rejected)
+    assert isinstance(rejected.exception(0), UnsupportedVersionError)
+    assert "PRODUCE" in str(rejected.exception(0)).upper()
     with pytest.raises(ProducerClosedError) as closed:
         send(producer, b"2")
     assert isinstance(closed.value.__cause__, UnsupportedVersionError)

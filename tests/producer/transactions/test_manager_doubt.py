@@ -17,131 +17,131 @@ from tests.producer.transactions.transaction_cases import (
     T1,
     Request,
     S,
-    Talk,
-    create_talk_before,
+    TransactionHarness,
+    create_harness_before,
     get_error,
 )
 
 
-@pytest.mark.parametrize("joins", [AddPartitions, AddOffsets])
-def test_an_abort_ends_what_may_have_begun_with_a_request_whose_answer_was_lost(joins: type[Request]) -> None:
-    talk = create_talk_before(joins)
-    talk.lose(joins)
-    operation = talk.manager.abort()
-    talk.answer(EndTransaction)
+@pytest.mark.parametrize("kind", [AddPartitions, AddOffsets])
+def test_abort_sends_end_txn_after_lost_response_to_first_request(kind: type[Request]) -> None:
+    harness = create_harness_before(kind)
+    harness.send_and_lose_response(kind)
+    operation = harness.manager.abort()
+    harness.send_and_respond(EndTransaction)
     assert get_error(operation) is None
 
 
 @pytest.mark.parametrize("code", [codes.CONCURRENT_TRANSACTIONS, codes.NOT_COORDINATOR])
-def test_an_answer_that_settles_nothing_leaves_in_doubt_what_an_earlier_request_may_add(code: int) -> None:
-    talk = create_talk_before(AddPartitions)
-    talk.lose(AddPartitions)
-    talk.answer(AddPartitions, code)
-    talk.wait()
-    operation = talk.manager.abort()
-    talk.settle()
+def test_abort_sends_end_txn_if_only_a_retry_after_lost_response_is_rejected(code: int) -> None:
+    harness = create_harness_before(AddPartitions)
+    harness.send_and_lose_response(AddPartitions)
+    harness.send_and_respond(AddPartitions, code)
+    harness.pass_time()
+    operation = harness.manager.abort()
+    harness.run_until_idle()
     assert get_error(operation) is None
-    assert EndTransaction in talk.asked
+    assert EndTransaction in harness.sent_request_types
 
 
 @pytest.mark.parametrize("code", [codes.COORDINATOR_NOT_AVAILABLE, codes.NOT_COORDINATOR, codes.UNKNOWN_SERVER_ERROR])
-def test_what_a_coordinator_could_not_store_in_time_is_in_doubt(code: int) -> None:
-    talk = create_talk_before(AddPartitions)
-    talk.answer(AddPartitions, code)
-    talk.wait()
-    talk.manager.abort()
-    talk.settle()
-    assert EndTransaction in talk.asked
+def test_abort_sends_end_txn_if_partition_may_have_been_added(code: int) -> None:
+    harness = create_harness_before(AddPartitions)
+    harness.send_and_respond(AddPartitions, code)
+    harness.pass_time()
+    harness.manager.abort()
+    harness.run_until_idle()
+    assert EndTransaction in harness.sent_request_types
 
 
 @pytest.mark.parametrize("code", [codes.CONCURRENT_TRANSACTIONS, codes.COORDINATOR_LOAD_IN_PROGRESS])
-def test_a_request_that_was_not_carried_out_leaves_nothing_to_be_ended(code: int) -> None:
-    talk = create_talk_before(AddPartitions)
-    talk.answer(AddPartitions, code)
-    talk.wait()
-    operation = talk.manager.abort()
-    talk.settle()
+def test_abort_sends_no_end_txn_if_request_was_not_executed(code: int) -> None:
+    harness = create_harness_before(AddPartitions)
+    harness.send_and_respond(AddPartitions, code)
+    harness.pass_time()
+    operation = harness.manager.abort()
+    harness.run_until_idle()
     assert get_error(operation) is None
-    assert EndTransaction not in talk.asked
+    assert EndTransaction not in harness.sent_request_types
 
 
-def test_an_abort_ends_although_brokers_do_not_know_a_topic_any_more_that_waits_to_be_added() -> None:
-    talk = Talk().started(T0)
-    talk.manager.admit_batch(T1, is_retry=False)
-    talk.answer(AddPartitions, codes.UNKNOWN_TOPIC_OR_PARTITION)
-    talk.wait()
-    talk.manager.handle_failed_batch(KafkaSinkError("x"), has_sequence=False)
-    operation = talk.manager.abort()
-    talk.answer(EndTransaction)
-    assert get_error(operation) is None
-
-
-def test_brokers_may_say_that_nothing_had_begun_of_what_is_in_doubt() -> None:
-    talk = create_talk_before(AddPartitions)
-    talk.lose(AddPartitions)
-    operation = talk.manager.abort()
-    talk.answer(EndTransaction, codes.INVALID_TXN_STATE)
-    assert get_error(operation) is None
-    assert talk.state() is S.READY
-
-
-def test_brokers_may_not_say_so_of_what_has_begun() -> None:
-    talk = Talk().started(T0)
-    talk.manager.abort()
-    talk.answer(EndTransaction, codes.INVALID_TXN_STATE)
-    assert talk.state() is S.FATAL_ERROR
-
-
-def test_an_abort_while_partitions_are_being_added_waits_for_the_answer() -> None:
-    talk = create_talk_before(AddPartitions)
-    request = talk.send(AddPartitions)
-    operation = talk.manager.abort()
-    assert talk.next() is None
-    talk.reply(request)
-    talk.answer(EndTransaction)
+def test_abort_succeeds_although_topic_of_pending_partition_is_unknown() -> None:
+    harness = TransactionHarness().with_added_partitions(T0)
+    harness.manager.admit_batch(T1, is_retry=False)
+    harness.send_and_respond(AddPartitions, codes.UNKNOWN_TOPIC_OR_PARTITION)
+    harness.pass_time()
+    harness.manager.handle_failed_batch(KafkaSinkError("x"), has_sequence=False)
+    operation = harness.manager.abort()
+    harness.send_and_respond(EndTransaction)
     assert get_error(operation) is None
 
 
-def test_an_abort_that_comes_just_before_an_addition_is_sent_ends_it_when_its_answer_is_lost() -> None:
-    talk = create_talk_before(AddPartitions)
-    request = talk.due()
-    operation = talk.manager.abort()
-    assert talk.try_begin_sending(request)
-    talk.engine.mark_sent(talk.attempts[request])
-    talk.lose_response(request)
-    talk.wait()
-    talk.answer(EndTransaction)
+def test_invalid_txn_state_is_accepted_if_begin_is_in_doubt() -> None:
+    harness = create_harness_before(AddPartitions)
+    harness.send_and_lose_response(AddPartitions)
+    operation = harness.manager.abort()
+    harness.send_and_respond(EndTransaction, codes.INVALID_TXN_STATE)
+    assert get_error(operation) is None
+    assert harness.state() is S.READY
+
+
+def test_invalid_txn_state_of_begun_transaction_is_fatal() -> None:
+    harness = TransactionHarness().with_added_partitions(T0)
+    harness.manager.abort()
+    harness.send_and_respond(EndTransaction, codes.INVALID_TXN_STATE)
+    assert harness.state() is S.FATAL_ERROR
+
+
+def test_abort_waits_for_response_to_add_partitions() -> None:
+    harness = create_harness_before(AddPartitions)
+    request = harness.send(AddPartitions)
+    operation = harness.manager.abort()
+    assert harness.find_due_request() is None
+    harness.respond(request)
+    harness.send_and_respond(EndTransaction)
+    assert get_error(operation) is None
+
+
+def test_abort_sends_end_txn_if_add_partitions_is_sent_during_abort() -> None:
+    harness = create_harness_before(AddPartitions)
+    request = harness.require_due_request()
+    operation = harness.manager.abort()
+    assert harness.try_begin_sending(request)
+    harness.engine.mark_sent(harness.attempts[request])
+    harness.lose_response(request)
+    harness.pass_time()
+    harness.send_and_respond(EndTransaction)
     assert get_error(operation) is None
 
 
 @pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("fails", [True, False])
-def test_after_an_abort_or_an_error_no_batch_for_another_partition_leaves(version: int, fails: bool) -> None:
-    talk = Talk(version).started(T0)
-    talk.is_flushed = False
+def test_admits_only_retries_of_added_partitions_after_abort_or_error(version: int, fails: bool) -> None:
+    harness = TransactionHarness(version).with_added_partitions(T0)
+    harness.is_flushed = False
     if fails:
-        talk.manager.handle_failed_batch(KafkaSinkError("x"), has_sequence=False)
+        harness.manager.handle_failed_batch(KafkaSinkError("x"), has_sequence=False)
     else:
-        talk.manager.abort()
-    assert not talk.manager.admit_batch(T1, is_retry=False)
-    assert talk.next() is None
-    assert talk.manager.admit_batch(T0, is_retry=True), "what was sent may be sent again"
+        harness.manager.abort()
+    assert not harness.manager.admit_batch(T1, is_retry=False)
+    assert harness.find_due_request() is None
+    assert harness.manager.admit_batch(T0, is_retry=True), "a batch that was sent may be sent again"
 
 
-def test_an_end_that_may_come_late_is_followed_by_another_epoch_in_version_1() -> None:
-    talk = Talk(1).started()
-    operation = talk.manager.commit()
-    talk.lose(EndTransaction)
-    talk.settle()
+def test_version_1_requests_new_epoch_after_lost_end_txn_response() -> None:
+    harness = TransactionHarness(1).with_added_partitions()
+    operation = harness.manager.commit()
+    harness.send_and_lose_response(EndTransaction)
+    harness.run_until_idle()
     operation.read_result()
-    talk.manager.begin(1)
-    message = talk.answer(InitProducerId).build_message(4)
+    harness.manager.begin(1)
+    message = harness.send_and_respond(InitProducerId).build_message(4)
     assert isinstance(message, InitProducerIdRequest)
     assert message.producer_epoch == IDENTITY.epoch + 1
 
 
-def test_what_was_not_asked_for_yet_is_not_asked_for_by_an_abort() -> None:
-    talk = create_talk_before(AddPartitions)
-    talk.manager.abort()
-    assert talk.next() is None
-    assert talk.state() is S.READY
+def test_abort_sends_no_request_if_none_was_sent() -> None:
+    harness = create_harness_before(AddPartitions)
+    harness.manager.abort()
+    assert harness.find_due_request() is None
+    assert harness.state() is S.READY

@@ -26,22 +26,22 @@ from spark_kafka_sink.requests.find_coordinator import FindCoordinator
 from spark_kafka_sink.requests.init_producer_id import InitProducerId
 from spark_kafka_sink.requests.transactions import AddOffsets, AddPartitions, CommitOffsets, EndTransaction
 from tests.producer.transactions.transaction_cases import (
+    BACKOFF_MS,
     OFFSETS,
-    PAUSE_MS,
     T0,
     T1,
     Request,
     S,
-    Talk,
-    create_talk_before,
+    TransactionHarness,
+    build_add_partitions_response,
+    build_offset_commit_response,
+    create_harness_before,
     get_error,
-    offsets_answer,
-    partitions_answer,
 )
 
-BOTH = pytest.mark.parametrize("version", [1, 2])
+BOTH_VERSIONS = pytest.mark.parametrize("version", [1, 2])
 FAILURE = DeliveryTimeoutError("topic t, partition 0: 3 records were not acknowledged.")
-COORDINATED = (InitProducerId, AddPartitions, AddOffsets, CommitOffsets, EndTransaction)
+COORDINATOR_REQUESTS = (InitProducerId, AddPartitions, AddOffsets, CommitOffsets, EndTransaction)
 
 
 def finish(call: Callable[[], Operation | None]) -> None:
@@ -53,87 +53,85 @@ def finish(call: Callable[[], Operation | None]) -> None:
 # --- retriable errors
 
 
-@pytest.mark.parametrize("kind", [FindCoordinator, *COORDINATED])
+@pytest.mark.parametrize("kind", [FindCoordinator, *COORDINATOR_REQUESTS])
 @pytest.mark.parametrize("code", [codes.COORDINATOR_LOAD_IN_PROGRESS, codes.UNKNOWN_TOPIC_OR_PARTITION])
-def test_what_is_retriable_is_asked_again_after_a_pause(kind: type[Request], code: int) -> None:
-    talk = create_talk_before(kind)
-    state = talk.state()
-    talk.answer(kind, code)
-    assert talk.next() is None
-    assert talk.pause_left_ms() == PAUSE_MS
-    talk.wait(PAUSE_MS - 1)
-    assert talk.next() is None
-    talk.wait(1)
-    assert type(talk.due()) is kind
-    assert talk.state() is state
+def test_retries_request_after_backoff_on_retriable_error(kind: type[Request], code: int) -> None:
+    harness = create_harness_before(kind)
+    state = harness.state()
+    harness.send_and_respond(kind, code)
+    assert harness.find_due_request() is None
+    assert harness.remaining_backoff_ms() == BACKOFF_MS
+    harness.pass_time(BACKOFF_MS - 1)
+    assert harness.find_due_request() is None
+    harness.pass_time(1)
+    assert type(harness.require_due_request()) is kind
+    assert harness.state() is state
 
 
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
         (AddPartitions, AddPartitionsToTxnResponse()),
-        (AddPartitions, partitions_answer({T1: codes.NONE})),
+        (AddPartitions, build_add_partitions_response({T1: codes.NONE})),
         (CommitOffsets, TxnOffsetCommitResponse()),
-        (CommitOffsets, offsets_answer({T1: codes.NONE})),
+        (CommitOffsets, build_offset_commit_response({T1: codes.NONE})),
     ],
 )
-def test_an_answer_that_does_not_name_all_partitions_is_asked_for_again_after_a_pause(
-    kind: type[Request], message: Message
-) -> None:
-    talk = create_talk_before(kind)
-    if type(talk.due()) is FindCoordinator:
-        talk.answer(FindCoordinator)
-    talk.respond(talk.send(kind), message)
-    assert talk.next() is None
-    assert talk.pause_left_ms() == PAUSE_MS
-    talk.wait(PAUSE_MS)
-    talk.answer(kind)
-    assert talk.state() is S.IN_TRANSACTION
+def test_retries_after_backoff_if_response_omits_partitions(kind: type[Request], message: Message) -> None:
+    harness = create_harness_before(kind)
+    if type(harness.require_due_request()) is FindCoordinator:
+        harness.send_and_respond(FindCoordinator)
+    harness.respond_with_message(harness.send(kind), message)
+    assert harness.find_due_request() is None
+    assert harness.remaining_backoff_ms() == BACKOFF_MS
+    harness.pass_time(BACKOFF_MS)
+    harness.send_and_respond(kind)
+    assert harness.state() is S.IN_TRANSACTION
 
 
 @pytest.mark.parametrize("kind", [InitProducerId, AddPartitions, AddOffsets, EndTransaction])
-def test_a_transaction_that_is_still_being_completed_is_waited_for_with_short_pauses(kind: type[Request]) -> None:
-    talk = create_talk_before(kind)
-    for pause_ms in (20, 40, 80, 100, 100):
-        talk.answer(kind, codes.CONCURRENT_TRANSACTIONS)
-        assert talk.pause_left_ms() == pause_ms
-        talk.wait(pause_ms)
-    talk.answer(kind)
-    assert talk.state() in (S.READY, S.IN_TRANSACTION)
+def test_retries_concurrent_transactions_error_with_short_backoff(kind: type[Request]) -> None:
+    harness = create_harness_before(kind)
+    for backoff_ms in (20, 40, 80, 100, 100):
+        harness.send_and_respond(kind, codes.CONCURRENT_TRANSACTIONS)
+        assert harness.remaining_backoff_ms() == backoff_ms
+        harness.pass_time(backoff_ms)
+    harness.send_and_respond(kind)
+    assert harness.state() in (S.READY, S.IN_TRANSACTION)
 
 
-def test_after_a_success_the_pauses_begin_anew() -> None:
-    talk = create_talk_before(EndTransaction)
-    for pause_ms in (20, 40):
-        talk.answer(EndTransaction, codes.CONCURRENT_TRANSACTIONS)
-        talk.wait(pause_ms)
-    talk.answer(EndTransaction)
-    talk.manager.commit().read_result()
-    talk.manager.begin(1)
-    talk.write(T0)
-    talk.manager.commit()
-    talk.answer(EndTransaction, codes.CONCURRENT_TRANSACTIONS)
-    assert talk.pause_left_ms() == 20
+def test_concurrent_transactions_backoff_restarts_after_success() -> None:
+    harness = create_harness_before(EndTransaction)
+    for backoff_ms in (20, 40):
+        harness.send_and_respond(EndTransaction, codes.CONCURRENT_TRANSACTIONS)
+        harness.pass_time(backoff_ms)
+    harness.send_and_respond(EndTransaction)
+    harness.manager.commit().read_result()
+    harness.manager.begin(1)
+    harness.add_partitions(T0)
+    harness.manager.commit()
+    harness.send_and_respond(EndTransaction, codes.CONCURRENT_TRANSACTIONS)
+    assert harness.remaining_backoff_ms() == 20
 
 
 # --- fatal errors
 
 
-@pytest.mark.parametrize("kind", COORDINATED)
+@pytest.mark.parametrize("kind", COORDINATOR_REQUESTS)
 @pytest.mark.parametrize("code", [codes.PRODUCER_FENCED, codes.INVALID_PRODUCER_EPOCH])
 def test_after_fencing_every_call_fails_with_producer_fenced(kind: type[Request], code: int) -> None:
-    talk = create_talk_before(kind)
-    talk.answer(kind, code)
-    assert talk.state() is S.FATAL_ERROR
-    calls = (talk.manager.init, lambda: talk.manager.begin(1), talk.manager.commit, talk.manager.abort)
+    harness = create_harness_before(kind)
+    harness.send_and_respond(kind, code)
+    assert harness.state() is S.FATAL_ERROR
+    calls = (harness.manager.init, lambda: harness.manager.begin(1), harness.manager.commit, harness.manager.abort)
     message = r"transactional id x.*Another producer with the same transactional\.id"
     for call in calls:
         with pytest.raises(ProducerFencedError, match=message):
             finish(call)
     with pytest.raises(ProducerFencedError, match=message):
-        talk.manager.require_transaction_number()
-    assert talk.next() is None
-    assert not talk.manager.admit_batch(T0, is_retry=True)
+        harness.manager.require_transaction_number()
+    assert harness.find_due_request() is None
+    assert not harness.manager.admit_batch(T0, is_retry=True)
 
 
 @pytest.mark.parametrize("kind", [AddPartitions, AddOffsets, CommitOffsets, EndTransaction])
@@ -141,60 +139,62 @@ def test_after_fencing_every_call_fails_with_producer_fenced(kind: type[Request]
     "code",
     [codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, codes.INVALID_TXN_STATE, codes.INVALID_PRODUCER_ID_MAPPING],
 )
-def test_these_errors_are_fatal_once_the_producer_has_its_id(kind: type[Request], code: int) -> None:
-    talk = create_talk_before(kind)
-    talk.answer(kind, code)
-    assert talk.state() is S.FATAL_ERROR
-    assert codes.lookup_error_code(code).name in str(talk.manager.error)
+def test_non_abortable_errors_are_fatal_after_init(kind: type[Request], code: int) -> None:
+    harness = create_harness_before(kind)
+    harness.send_and_respond(kind, code)
+    assert harness.state() is S.FATAL_ERROR
+    assert codes.lookup_error_code(code).name in str(harness.manager.error)
 
 
-def test_an_unknown_error_is_fatal_and_shown() -> None:
-    talk = create_talk_before(EndTransaction)
-    operation = talk.manager.commit()
-    talk.answer(EndTransaction, 9999)
+def test_unknown_error_code_is_fatal_and_named() -> None:
+    harness = create_harness_before(EndTransaction)
+    operation = harness.manager.commit()
+    harness.send_and_respond(EndTransaction, 9999)
     assert "the attempt to end the transaction was rejected: UNKNOWN_9999" in str(get_error(operation))
 
 
-def test_why_a_producer_cannot_go_on_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    talk = Talk().begun()
+def test_logs_fatal_error_once(caplog: pytest.LogCaptureFixture) -> None:
+    harness = TransactionHarness().with_begun_transaction()
     for value in ("first", "second"):
-        talk.manager.transition_to_fatal_error(KafkaSinkError(value))
+        harness.manager.transition_to_fatal_error(KafkaSinkError(value))
     assert caplog.text.count("TransactionManager(x, in transaction) failed permanently: first") == 1
     assert "second" not in caplog.text
 
 
-def test_why_a_transaction_must_be_aborted_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_logs_abortable_error(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
-    talk = Talk().started()
-    talk.manager.handle_failed_batch(FAILURE, has_sequence=True)
+    harness = TransactionHarness().with_added_partitions()
+    harness.manager.handle_failed_batch(FAILURE, has_sequence=True)
     assert f"TransactionManager(x, in transaction): the transaction must be aborted: {FAILURE}" in caplog.text
 
 
-def test_the_first_fatal_error_stays() -> None:
-    talk = Talk().begun()
-    talk.manager.transition_to_fatal_error(UnsupportedVersionError("first"))
-    talk.manager.transition_to_fatal_error(KafkaSinkError("second"))
+def test_keeps_first_fatal_error() -> None:
+    harness = TransactionHarness().with_begun_transaction()
+    harness.manager.transition_to_fatal_error(UnsupportedVersionError("first"))
+    harness.manager.transition_to_fatal_error(KafkaSinkError("second"))
     with pytest.raises(UnsupportedVersionError, match="first"):
-        talk.manager.begin(1)
+        harness.manager.begin(1)
 
 
 @pytest.mark.parametrize(("producer_id", "epoch"), [(-5, 0), (70, -1), (-1, -1)])
 def test_negative_producer_id_or_epoch_is_fatal(producer_id: int, epoch: int) -> None:
-    talk = Talk()
-    operation = talk.manager.init()
-    talk.answer(FindCoordinator)
-    talk.respond(talk.send(InitProducerId), InitProducerIdResponse(producer_id=producer_id, producer_epoch=epoch))
-    assert talk.state() is S.FATAL_ERROR
-    assert talk.next() is None
+    harness = TransactionHarness()
+    operation = harness.manager.init()
+    harness.send_and_respond(FindCoordinator)
+    harness.respond_with_message(
+        harness.send(InitProducerId), InitProducerIdResponse(producer_id=producer_id, producer_epoch=epoch)
+    )
+    assert harness.state() is S.FATAL_ERROR
+    assert harness.find_due_request() is None
     error = get_error(operation)
     assert isinstance(error, DecodeError)
     assert f"A broker returned the producer id {producer_id} with the epoch {epoch}" in str(error)
 
 
-def test_offsets_that_were_on_their_way_fail_with_the_producer() -> None:
-    talk = create_talk_before(CommitOffsets)
-    operation = talk.manager.send_offsets(OFFSETS, GroupMetadata("h"))
-    talk.answer(CommitOffsets, codes.PRODUCER_FENCED)
+def test_fatal_error_fails_pending_offsets() -> None:
+    harness = create_harness_before(CommitOffsets)
+    operation = harness.manager.send_offsets(OFFSETS, GroupMetadata("h"))
+    harness.send_and_respond(CommitOffsets, codes.PRODUCER_FENCED)
     assert isinstance(get_error(operation), ProducerFencedError)
 
 
@@ -202,49 +202,49 @@ def test_offsets_that_were_on_their_way_fail_with_the_producer() -> None:
 
 
 @pytest.mark.parametrize("kind", [FindCoordinator, InitProducerId])
-def test_a_missing_right_at_init_fails_the_call_which_may_be_repeated(kind: type[Request]) -> None:
-    talk = Talk()
-    operation = talk.manager.init()
-    talk.answer(kind, codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+def test_init_can_be_repeated_after_authorization_failure(kind: type[Request]) -> None:
+    harness = TransactionHarness()
+    operation = harness.manager.init()
+    harness.send_and_respond(kind, codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     error = get_error(operation)
     assert isinstance(error, AuthorizationError)
     assert "Grant this user the Write and Describe permissions on the transactional id" in str(error)
-    assert talk.state() is S.UNINITIALIZED
-    talk.wait()
-    assert talk.next() is None, "nothing is asked until the call is repeated"
-    talk.init()
-    assert talk.state() is S.READY
+    assert harness.state() is S.UNINITIALIZED
+    harness.pass_time()
+    assert harness.find_due_request() is None, "no request is due until the call is repeated"
+    harness.init()
+    assert harness.state() is S.READY
 
 
-def test_a_timeout_above_the_brokers_limit_fails_init() -> None:
-    talk = Talk()
-    operation = talk.manager.init()
-    talk.answer(InitProducerId, codes.INVALID_TRANSACTION_TIMEOUT)
+def test_init_fails_if_timeout_exceeds_limit_of_broker() -> None:
+    harness = TransactionHarness()
+    operation = harness.manager.init()
+    harness.send_and_respond(InitProducerId, codes.INVALID_TRANSACTION_TIMEOUT)
     assert "transaction.timeout.ms exceeds the broker's transaction.max.timeout.ms" in str(get_error(operation))
 
 
-def test_while_an_id_is_asked_for_another_one_is_refused_and_the_first_may_be_asked_for_again() -> None:
-    talk = Talk()
-    pending = talk.manager.init("one")
+def test_rejects_init_of_second_id_while_first_is_pending() -> None:
+    harness = TransactionHarness()
+    pending = harness.manager.init("one")
     with pytest.raises(
         IllegalStateError,
         match=r"id one: init_transactions\(\) for two is not possible, because .* init_transactions\(",
     ):
-        talk.manager.init("two")
-    assert talk.manager.init("one") is pending
-    talk.settle()
+        harness.manager.init("two")
+    assert harness.manager.init("one") is pending
+    harness.run_until_idle()
     pending.read_result()
-    second = talk.manager.init("two")
-    talk.settle()
+    second = harness.manager.init("two")
+    harness.run_until_idle()
     second.read_result()
-    assert talk.manager.transactional_id == "two"
+    assert harness.manager.transactional_id == "two"
 
 
 @pytest.mark.parametrize(("open_ms", "has_timed_out"), [(59_999, False), (60_000, True)])
-def test_fencing_after_transaction_timeout_is_explained(open_ms: float, has_timed_out: bool) -> None:
-    talk = Talk().started()
-    talk.wait(open_ms)
-    operation = talk.manager.commit()
-    talk.answer(EndTransaction, codes.PRODUCER_FENCED)
+def test_fencing_error_names_exceeded_transaction_timeout(open_ms: float, has_timed_out: bool) -> None:
+    harness = TransactionHarness().with_added_partitions()
+    harness.pass_time(open_ms)
+    operation = harness.manager.commit()
+    harness.send_and_respond(EndTransaction, codes.PRODUCER_FENCED)
     explanation = "aborts transactions that stay open for longer than transaction.timeout.ms (60000 ms)"
     assert (explanation in str(get_error(operation))) is has_timed_out

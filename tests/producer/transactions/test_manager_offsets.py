@@ -19,13 +19,13 @@ from tests.producer.transactions.transaction_cases import (
     T1,
     Request,
     S,
-    Talk,
+    TransactionHarness,
+    build_offset_commit_response,
     get_error,
-    looked_up,
-    offsets_answer,
+    get_lookup_route,
 )
 
-BOTH = pytest.mark.parametrize("version", [1, 2])
+BOTH_VERSIONS = pytest.mark.parametrize("version", [1, 2])
 MEMBER = GroupMetadata("g", 4, "member", "instance")
 
 
@@ -34,156 +34,156 @@ def get_offsets(message: object) -> dict[tuple[str, int], int]:
     return {(t.name, row.partition_index): row.committed_offset for t in message.topics for row in t.partitions}
 
 
-def test_in_version_1_the_group_is_added_first_at_the_transactions_coordinator() -> None:
-    talk = Talk(1).begun()
-    operation = talk.manager.send_offsets(OFFSETS, GROUP)
-    added = talk.answer(AddOffsets)
+def test_version_1_adds_group_before_it_commits_offsets() -> None:
+    harness = TransactionHarness(1).with_begun_transaction()
+    operation = harness.manager.send_offsets(OFFSETS, GROUP)
+    added = harness.send_and_respond(AddOffsets)
     assert added.route("x") == CoordinatorRoute(1, "x")
-    lookup = talk.answer(FindCoordinator)
-    assert looked_up(lookup) == CoordinatorRoute(0, "g")
-    written = talk.answer(CommitOffsets)
+    lookup = harness.send_and_respond(FindCoordinator)
+    assert get_lookup_route(lookup) == CoordinatorRoute(0, "g")
+    written = harness.send_and_respond(CommitOffsets)
     assert written.route("g") == CoordinatorRoute(0, "g")
     assert get_offsets(written.build_message(4)) == {("t", 0): 5, ("t", 1): 7}
     assert get_error(operation) is None
 
 
-def test_in_version_2_the_offsets_add_their_group() -> None:
-    talk = Talk(2).begun()
-    operation = talk.manager.send_offsets(OFFSETS, GROUP)
-    written = talk.answer(CommitOffsets)
+def test_version_2_commits_offsets_without_adding_group() -> None:
+    harness = TransactionHarness(2).with_begun_transaction()
+    operation = harness.manager.send_offsets(OFFSETS, GROUP)
+    written = harness.send_and_respond(CommitOffsets)
     assert written.versions == VersionRange(5, 32767)
-    assert AddOffsets not in talk.asked
+    assert AddOffsets not in harness.sent_request_types
     assert get_error(operation) is None
-    talk.manager.commit()
-    talk.answer(EndTransaction)
+    harness.manager.commit()
+    harness.send_and_respond(EndTransaction)
 
 
-def test_a_members_identity_is_sent_and_never_dropped_for_an_old_broker() -> None:
-    talk = Talk(1).begun()
-    talk.manager.send_offsets(OFFSETS, MEMBER)
-    talk.answer(AddOffsets)
-    talk.answer(FindCoordinator)
-    request = talk.due()
+def test_offset_commit_requires_version_with_member_identity() -> None:
+    harness = TransactionHarness(1).with_begun_transaction()
+    harness.manager.send_offsets(OFFSETS, MEMBER)
+    harness.send_and_respond(AddOffsets)
+    harness.send_and_respond(FindCoordinator)
+    request = harness.require_due_request()
     assert request.versions == VersionRange(3, 4)
     message = request.build_message(4)
     assert isinstance(message, TxnOffsetCommitRequest)
     assert (message.generation_id, message.member_id, message.group_instance_id) == (4, "member", "instance")
 
 
-def test_several_groups_are_written_one_after_the_other() -> None:
-    talk = Talk(2).begun()
-    operations = [talk.manager.send_offsets(OFFSETS, GroupMetadata(name)) for name in ("a", "b", "a")]
-    talk.settle()
-    assert talk.asked.count(CommitOffsets) == 3
+def test_commits_offsets_of_several_groups() -> None:
+    harness = TransactionHarness(2).with_begun_transaction()
+    operations = [harness.manager.send_offsets(OFFSETS, GroupMetadata(name)) for name in ("a", "b", "a")]
+    harness.run_until_idle()
+    assert harness.sent_request_types.count(CommitOffsets) == 3
     assert [get_error(operation) for operation in operations] == [None, None, None]
 
 
 def test_no_offsets_need_no_request() -> None:
-    talk = Talk(2).begun()
-    assert get_error(talk.manager.send_offsets({}, GROUP)) is None
-    assert talk.next() is None
+    harness = TransactionHarness(2).with_begun_transaction()
+    assert get_error(harness.manager.send_offsets({}, GROUP)) is None
+    assert harness.find_due_request() is None
 
 
 @pytest.mark.parametrize(
     "code", [codes.UNKNOWN_TOPIC_OR_PARTITION, codes.COORDINATOR_LOAD_IN_PROGRESS, codes.REQUEST_TIMED_OUT]
 )
-def test_only_the_partitions_that_failed_are_written_again(code: int) -> None:
-    talk = Talk(2).begun()
-    operation = talk.manager.send_offsets(OFFSETS, GROUP)
-    talk.answer(FindCoordinator)
-    request = talk.send(CommitOffsets)
-    talk.respond(request, offsets_answer({T0: 0, T1: code}))
+def test_retries_offsets_of_failed_partitions_only(code: int) -> None:
+    harness = TransactionHarness(2).with_begun_transaction()
+    operation = harness.manager.send_offsets(OFFSETS, GROUP)
+    harness.send_and_respond(FindCoordinator)
+    request = harness.send(CommitOffsets)
+    harness.respond_with_message(request, build_offset_commit_response({T0: 0, T1: code}))
     assert not operation.done_event.is_set()
-    talk.wait()
-    again = talk.answer(CommitOffsets)
+    harness.pass_time()
+    again = harness.send_and_respond(CommitOffsets)
     assert get_offsets(again.build_message(5)) == {("t", 1): 7}
     assert get_error(operation) is None
 
 
 @pytest.mark.parametrize("kind", [FindCoordinator, AddOffsets, CommitOffsets])
-def test_a_missing_right_on_the_group_ends_the_transaction_only(kind: type[Request]) -> None:
-    talk = Talk(1).begun()
-    operation = talk.manager.send_offsets(OFFSETS, GROUP)
+def test_group_authorization_failure_is_abortable(kind: type[Request]) -> None:
+    harness = TransactionHarness(1).with_begun_transaction()
+    operation = harness.manager.send_offsets(OFFSETS, GROUP)
     if kind is not AddOffsets:
-        talk.answer(AddOffsets)
-    talk.answer(kind, codes.GROUP_AUTHORIZATION_FAILED)
+        harness.send_and_respond(AddOffsets)
+    harness.send_and_respond(kind, codes.GROUP_AUTHORIZATION_FAILED)
     error = get_error(operation)
     assert isinstance(error, TransactionAbortableError)
     assert isinstance(error.__cause__, AuthorizationError)
-    assert talk.state() is S.ABORTABLE_ERROR
+    assert harness.state() is S.ABORTABLE_ERROR
 
 
 @pytest.mark.parametrize("code", [codes.FENCED_INSTANCE_ID, codes.UNKNOWN_MEMBER_ID, codes.ILLEGAL_GENERATION])
-def test_a_member_that_lost_its_place_ends_the_transaction_only(code: int) -> None:
-    talk = Talk(2).begun()
-    operation = talk.manager.send_offsets(OFFSETS, MEMBER)
-    talk.answer(CommitOffsets, code)
+def test_stale_group_member_error_is_abortable(code: int) -> None:
+    harness = TransactionHarness(2).with_begun_transaction()
+    operation = harness.manager.send_offsets(OFFSETS, MEMBER)
+    harness.send_and_respond(CommitOffsets, code)
     assert isinstance(get_error(operation), TransactionAbortableError)
-    assert talk.state() is S.ABORTABLE_ERROR
+    assert harness.state() is S.ABORTABLE_ERROR
 
 
-def test_a_group_that_could_not_be_added_leaves_nothing_to_be_ended_at_the_broker() -> None:
-    talk = Talk(1).begun()
-    talk.manager.send_offsets(OFFSETS, GROUP)
-    talk.answer(AddOffsets, codes.GROUP_AUTHORIZATION_FAILED)
-    operation = talk.manager.abort()
-    talk.settle()
+def test_abort_sends_no_end_txn_if_group_was_not_added() -> None:
+    harness = TransactionHarness(1).with_begun_transaction()
+    harness.manager.send_offsets(OFFSETS, GROUP)
+    harness.send_and_respond(AddOffsets, codes.GROUP_AUTHORIZATION_FAILED)
+    operation = harness.manager.abort()
+    harness.run_until_idle()
     assert get_error(operation) is None
-    assert EndTransaction not in talk.asked
+    assert EndTransaction not in harness.sent_request_types
 
 
-def test_a_fatal_answer_to_a_group_that_is_added_during_an_abort_fails_the_abort() -> None:
-    talk = Talk(1).begun()
-    talk.manager.send_offsets(OFFSETS, GROUP)
-    request = talk.send(AddOffsets)
-    operation = talk.manager.abort()
-    talk.reply(request, codes.INVALID_TXN_STATE)
+def test_fatal_response_to_add_offsets_fails_abort() -> None:
+    harness = TransactionHarness(1).with_begun_transaction()
+    harness.manager.send_offsets(OFFSETS, GROUP)
+    request = harness.send(AddOffsets)
+    operation = harness.manager.abort()
+    harness.respond(request, codes.INVALID_TXN_STATE)
     assert isinstance(get_error(operation), KafkaSinkError)
-    assert talk.state() is S.FATAL_ERROR
+    assert harness.state() is S.FATAL_ERROR
 
 
-@BOTH
-def test_an_abort_drops_unwritten_offsets_and_fails_the_call_that_sent_them(version: int) -> None:
-    talk = Talk(version).started()
-    operation = talk.manager.send_offsets(OFFSETS, GROUP)
-    talk.manager.abort()
+@BOTH_VERSIONS
+def test_abort_drops_pending_offsets_and_fails_their_call(version: int) -> None:
+    harness = TransactionHarness(version).with_added_partitions()
+    operation = harness.manager.send_offsets(OFFSETS, GROUP)
+    harness.manager.abort()
     assert isinstance(get_error(operation), TransactionAbortableError)
-    talk.answer(EndTransaction)
-    assert CommitOffsets not in talk.asked
+    harness.send_and_respond(EndTransaction)
+    assert CommitOffsets not in harness.sent_request_types
 
 
-def test_a_topic_format_that_takes_no_transactions_ends_the_producer() -> None:
-    talk = Talk(2).begun()
-    operation = talk.manager.send_offsets(OFFSETS, GROUP)
-    talk.answer(CommitOffsets, codes.UNSUPPORTED_FOR_MESSAGE_FORMAT)
+def test_unsupported_message_format_is_fatal() -> None:
+    harness = TransactionHarness(2).with_begun_transaction()
+    operation = harness.manager.send_offsets(OFFSETS, GROUP)
+    harness.send_and_respond(CommitOffsets, codes.UNSUPPORTED_FOR_MESSAGE_FORMAT)
     assert "UNSUPPORTED_FOR_MESSAGE_FORMAT" in str(get_error(operation))
-    assert talk.state() is S.FATAL_ERROR
+    assert harness.state() is S.FATAL_ERROR
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_abort_ends_a_commit_that_waits_for_offsets_of_an_unknown_topic(version: int) -> None:
-    talk = Talk(version).begun()
-    offsets = talk.manager.send_offsets(OFFSETS, GROUP)
-    commit = talk.manager.commit()
+    harness = TransactionHarness(version).with_begun_transaction()
+    offsets = harness.manager.send_offsets(OFFSETS, GROUP)
+    commit = harness.manager.commit()
     if version == 1:
-        talk.answer(AddOffsets)
+        harness.send_and_respond(AddOffsets)
     for _ in range(3):
-        talk.answer(CommitOffsets, codes.UNKNOWN_TOPIC_OR_PARTITION)
-        talk.wait()
-    abort = talk.manager.abort()
+        harness.send_and_respond(CommitOffsets, codes.UNKNOWN_TOPIC_OR_PARTITION)
+        harness.pass_time()
+    abort = harness.manager.abort()
     assert isinstance(get_error(offsets), TransactionAbortableError)
     assert isinstance(get_error(commit), TransactionAbortableError)
-    assert getattr(talk.answer(EndTransaction).build_message(5), "committed", None) is False
+    assert getattr(harness.send_and_respond(EndTransaction).build_message(5), "committed", None) is False
     assert get_error(abort) is None
-    assert talk.state() is S.READY
+    assert harness.state() is S.READY
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_abort_is_rejected_while_a_commit_waits_for_the_response_to_end_txn(version: int) -> None:
-    talk = Talk(version).started()
-    commit = talk.manager.commit()
-    request = talk.send(EndTransaction)
+    harness = TransactionHarness(version).with_added_partitions()
+    commit = harness.manager.commit()
+    request = harness.send(EndTransaction)
     with pytest.raises(IllegalStateError, match=r"Call commit_transaction\(\) again"):
-        talk.manager.abort()
-    talk.reply(request)
+        harness.manager.abort()
+    harness.respond(request)
     assert get_error(commit) is None

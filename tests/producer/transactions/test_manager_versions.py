@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from spark_kafka_sink.requests.init_producer_id import InitProducerId
-from tests.producer.transactions.transaction_cases import Talk
+from tests.producer.transactions.transaction_cases import TransactionHarness
 
 
-def test_after_one_of_version_1_that_was_taken_over_version_2_begins_under_an_epoch_of_its_own() -> None:
-    prepared = Talk(1).started().manager.prepare()
+def test_version_2_requests_epoch_after_take_over_in_version_1() -> None:
+    prepared = TransactionHarness(1).with_added_partitions().manager.prepare()
     assert prepared is not None
-    other = Talk(1)
+    other = TransactionHarness(1)
     other.manager.take_over(prepared)
     other.commit()
     other.manager.begin(2)
-    assert type(other.due()) is InitProducerId
+    assert type(other.require_due_request()) is InitProducerId
 
 
-def test_after_another_init_version_2_needs_no_epoch_of_its_own() -> None:
-    talk = Talk(1).started()
-    talk.manager.prepare()
-    talk.init()
-    talk.manager.begin(2)
-    assert talk.next() is None
+def test_version_2_requests_no_epoch_after_new_init() -> None:
+    harness = TransactionHarness(1).with_added_partitions()
+    harness.manager.prepare()
+    harness.init()
+    harness.manager.begin(2)
+    assert harness.find_due_request() is None

@@ -37,7 +37,7 @@ ALLOWED = {
 
 
 @pytest.mark.parametrize(("source", "target"), list(itertools.product(S, S)))
-def test_a_move_that_the_table_does_not_list_raises(source: S, target: S) -> None:
+def test_only_listed_transitions_are_valid(source: S, target: S) -> None:
     if (source, target) in ALLOWED:
         require_valid_transition(source, target, "x")
     else:
@@ -49,11 +49,11 @@ def test_every_state_has_a_row() -> None:
     assert set(TRANSITIONS) == set(S)
 
 
-def test_nothing_leads_away_from_a_fatal_error() -> None:
+def test_fatal_error_has_no_transitions() -> None:
     assert TRANSITIONS[S.FATAL_ERROR] == frozenset()
 
 
-def test_the_outcome_of_an_operation_is_taken_when_there_is_one() -> None:
+def test_reading_result_of_pending_operation_raises() -> None:
     operation = Operation("commit_transaction")
     with pytest.raises(IllegalStateError, match=r"commit_transaction\(\) is not done yet"):
         operation.read_result()

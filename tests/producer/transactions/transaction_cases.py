@@ -1,9 +1,9 @@
-"""A TransactionManager without a network, whose requests are answered by the test.
+"""A TransactionManager with scripted broker responses.
 
-talk = Talk(version=2)
-talk.init()
-talk.manager.begin(2)
-talk.answer(...)          send the due request and answer it
+harness = TransactionHarness(version=2)
+harness.init()
+harness.manager.begin(2)
+harness.send_and_respond(AddPartitions)
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 GROUP = GroupMetadata("g")
 OFFSETS = {T0: OffsetAndMetadata(5), T1: OffsetAndMetadata(7)}
 IDENTITY = ProducerIdAndEpoch(70, 3)
-PAUSE_MS = 100.0
+BACKOFF_MS = 100.0
 NODE = Node(1, "b1", 9092)
 
 
@@ -68,74 +68,77 @@ def metadata() -> Metadata:
     return Metadata([NODE], ClientConfig(("b1:9092",)), system=FakeSystem())
 
 
-class Talk:
-    """A manager and its brokers. `is_flushed`: whether the sender reports that no record is in flight."""
+class TransactionHarness:
+    """A TransactionManager with scripted broker responses.
+
+    `is_flushed`: whether the sender reports that no record is in flight.
+    """
 
     def __init__(self, version: int = 1) -> None:
         self.version = version
         self.manager = TransactionManager("x", 60_000)
         self.now = 0.0
         self.is_flushed = True
-        backoff = ExponentialBackoff(PAUSE_MS, PAUSE_MS, Random(1))
+        backoff = ExponentialBackoff(BACKOFF_MS, BACKOFF_MS, Random(1))
         self.engine = RequestEngine(Routing(metadata(), lambda now_ms: NODE), backoff.compute_delay_ms)
         self.call = TransactionCall(self.manager, lambda: self.is_flushed)
         self.engine.add(self.call)
         self.attempts: dict[Request, Attempt] = {}
         self.id_and_epoch = IDENTITY
-        self.asked: list[type[Request]] = []
+        self.sent_request_types: list[type[Request]] = []
 
     def state(self) -> TransactionManagerState:
         return self.manager.state
 
     # --- preparing a state
 
-    def init(self) -> Talk:
+    def init(self) -> TransactionHarness:
         operation = self.manager.init()
-        self.settle()
+        self.run_until_idle()
         operation.read_result()
         return self
 
-    def begun(self) -> Talk:
+    def with_begun_transaction(self) -> TransactionHarness:
         self.init()
         self.manager.begin(self.version)
         return self
 
-    def started(self, *partitions: TopicPartition) -> Talk:
+    def with_added_partitions(self, *partitions: TopicPartition) -> TransactionHarness:
         """Begin a transaction and add the partitions, so that brokers know the transaction."""
-        self.begun()
-        self.write(*(partitions or (T0,)))
+        self.with_begun_transaction()
+        self.add_partitions(*(partitions or (T0,)))
         return self
 
-    def write(self, *partitions: TopicPartition) -> None:
+    def add_partitions(self, *partitions: TopicPartition) -> None:
         for partition in partitions:
             self.manager.admit_batch(partition, is_retry=False)
-        self.settle()
+        self.run_until_idle()
         assert all(self.manager.admit_batch(partition, is_retry=False) for partition in partitions)
 
-    def commit(self) -> Talk:
+    def commit(self) -> TransactionHarness:
         operation = self.manager.commit()
-        self.settle()
+        self.run_until_idle()
         operation.read_result()
         return self
 
     # --- requests and responses
 
-    def next(self) -> Request | None:
+    def find_due_request(self) -> Request | None:
         attempt = next(iter(self.engine.find_due_attempts(self.now)), None)
         if attempt is None:
             return None
         self.attempts[attempt.request] = attempt
         return attempt.request
 
-    def due(self) -> Request:
-        request = self.next()
-        assert request is not None, f"nothing to ask in {self.manager!r}"
+    def require_due_request(self) -> Request:
+        request = self.find_due_request()
+        assert request is not None, f"no request is due in {self.manager!r}"
         return request
 
     def send(self, kind: type[Request] | None = None) -> Request:
-        request = self.due()
+        request = self.require_due_request()
         assert kind in (None, type(request))
-        self.asked.append(type(request))
+        self.sent_request_types.append(type(request))
         assert self.try_begin_sending(request)
         self.engine.mark_sent(self.attempts[request])
         return request
@@ -147,44 +150,47 @@ class Talk:
     def node_for(self, request: Request) -> Node:
         return self.attempts[request].node
 
-    def pause_left_ms(self) -> float:
+    def remaining_backoff_ms(self) -> float:
         return self.engine.next_due_ms(self.now) - self.now
 
-    def answer(self, kind: type[Request], code: int = 0) -> Request:
-        """Send the due request, which must have this type, and answer it. Answer coordinator lookups before it."""
-        while kind is not FindCoordinator and type(self.due()) is FindCoordinator:
-            self.answer(FindCoordinator)
+    def send_and_respond(self, kind: type[Request], code: int = 0) -> Request:
+        """Send the due request, which must have this type, and return a response with the error code.
+
+        Respond to due coordinator lookups first.
+        """
+        while kind is not FindCoordinator and type(self.require_due_request()) is FindCoordinator:
+            self.send_and_respond(FindCoordinator)
         request = self.send(kind)
-        self.reply(request, code)
+        self.respond(request, code)
         return request
 
-    def reply(self, request: Request, code: int = 0) -> None:
-        self.respond(request, self.response(request, code))
+    def respond(self, request: Request, code: int = 0) -> None:
+        self.respond_with_message(request, self.build_response(request, code))
 
-    def respond(self, request: Request, message: Message) -> None:
+    def respond_with_message(self, request: Request, message: Message) -> None:
         self.engine.handle_response(self.attempts[request], message, self.now)
 
-    def lose(self, kind: type[Request]) -> None:
+    def send_and_lose_response(self, kind: type[Request]) -> None:
         """Lose the response to the request, and wait for the retry backoff."""
-        while type(self.due()) is not kind:
-            self.answer(FindCoordinator)
+        while type(self.require_due_request()) is not kind:
+            self.send_and_respond(FindCoordinator)
         self.lose_response(self.send(kind))
-        self.wait()
+        self.pass_time()
 
     def lose_response(self, request: Request) -> None:
         self.engine.handle_failure(self.attempts[request], DisconnectedError("the connection was lost"), self.now)
 
-    def settle(self) -> None:
-        """Send and answer requests until none is due."""
-        while self.next() is not None:
-            self.reply(self.send())
+    def run_until_idle(self) -> None:
+        """Send requests and respond to them until none is due."""
+        while self.find_due_request() is not None:
+            self.respond(self.send())
 
-    def wait(self, ms: float = PAUSE_MS) -> None:
+    def pass_time(self, ms: float = BACKOFF_MS) -> None:
         self.now += ms
 
     # --- brokers
 
-    def response(self, request: Request, code: int) -> Message:
+    def build_response(self, request: Request, code: int) -> Message:
         version = 5 if self.version >= 2 else 4
         message = request.build_message(version)
         if type(request) is FindCoordinator:
@@ -208,18 +214,18 @@ class Talk:
                 for topic in message.v3_and_below_topics
                 for index in topic.partitions
             }
-            return partitions_answer(partitions)
+            return build_add_partitions_response(partitions)
         if isinstance(message, TxnOffsetCommitRequest):
             topics = {
                 TopicPartition(topic.name, row.partition_index): code
                 for topic in message.topics
                 for row in topic.partitions
             }
-            return offsets_answer(topics)
+            return build_offset_commit_response(topics)
         return AddOffsetsToTxnResponse(error_code=code)
 
 
-def partitions_answer(answered: Mapping[TopicPartition, int]) -> AddPartitionsToTxnResponse:
+def build_add_partitions_response(codes_by_partition: Mapping[TopicPartition, int]) -> AddPartitionsToTxnResponse:
     return AddPartitionsToTxnResponse(
         results_by_topic_v3_and_below=[
             AddPartitionsToTxnTopicResult(
@@ -228,43 +234,43 @@ def partitions_answer(answered: Mapping[TopicPartition, int]) -> AddPartitionsTo
                     AddPartitionsToTxnPartitionResult(partition_index=index, partition_error_code=code)
                 ],
             )
-            for (topic, index), code in answered.items()
+            for (topic, index), code in codes_by_partition.items()
         ]
     )
 
 
-def offsets_answer(answered: Mapping[TopicPartition, int]) -> TxnOffsetCommitResponse:
+def build_offset_commit_response(codes_by_partition: Mapping[TopicPartition, int]) -> TxnOffsetCommitResponse:
     return TxnOffsetCommitResponse(
         topics=[
             TxnOffsetCommitResponseTopic(
                 name=topic, partitions=[TxnOffsetCommitResponsePartition(partition_index=index, error_code=code)]
             )
-            for (topic, index), code in answered.items()
+            for (topic, index), code in codes_by_partition.items()
         ]
     )
 
 
-def create_talk_before(kind: type[Request]) -> Talk:
-    """Create a version 1 Talk whose next request has this type."""
+def create_harness_before(kind: type[Request]) -> TransactionHarness:
+    """Create a harness with transaction version 1 whose next request has this type."""
     if kind in (FindCoordinator, InitProducerId):
-        talk = Talk()
-        talk.manager.init()
+        harness = TransactionHarness()
+        harness.manager.init()
         if kind is InitProducerId:
-            talk.answer(FindCoordinator)
-        return talk
-    talk = Talk().begun()
+            harness.send_and_respond(FindCoordinator)
+        return harness
+    harness = TransactionHarness().with_begun_transaction()
     if kind is AddPartitions:
-        talk.manager.admit_batch(T0, is_retry=False)
+        harness.manager.admit_batch(T0, is_retry=False)
     elif kind is EndTransaction:
-        talk.write(T0)
-        talk.manager.commit()
+        harness.add_partitions(T0)
+        harness.manager.commit()
     else:
-        talk.manager.send_offsets(OFFSETS, GROUP)
+        harness.manager.send_offsets(OFFSETS, GROUP)
         if kind is CommitOffsets:
-            talk.answer(AddOffsets)
-            talk.answer(FindCoordinator)
-    assert type(talk.due()) is kind
-    return talk
+            harness.send_and_respond(AddOffsets)
+            harness.send_and_respond(FindCoordinator)
+    assert type(harness.require_due_request()) is kind
+    return harness
 
 
 def get_error(operation: Operation) -> KafkaSinkError | None:
@@ -276,18 +282,18 @@ def get_error(operation: Operation) -> KafkaSinkError | None:
     return None
 
 
-def initial(talk: Talk) -> ProducerIdAndEpoch:
+def get_initial_identity(harness: TransactionHarness) -> ProducerIdAndEpoch:
     """Return the producer's first producer id and epoch."""
     return ProducerIdAndEpoch(IDENTITY.producer_id, IDENTITY.epoch + 1)
 
 
-def looked_up(request: Request) -> CoordinatorRoute:
+def get_lookup_route(request: Request) -> CoordinatorRoute:
     assert isinstance(request, FindCoordinator)
     (key,) = request.keys
     return CoordinatorRoute(request.key_type, key)
 
 
-def adding(request: Request) -> set[TopicPartition]:
+def get_added_partitions(request: Request) -> set[TopicPartition]:
     message = request.build_message(3)
     assert isinstance(message, AddPartitionsToTxnRequest)
     return {TopicPartition(topic.name, index) for topic in message.v3_and_below_topics for index in topic.partitions}

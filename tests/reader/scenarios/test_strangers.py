@@ -124,9 +124,7 @@ def test_shows_nearest_valid_time_for_invalid_timestamp(timestamp: int, formatte
 
 
 @pytest.mark.parametrize("show", [row_formats.format_text_lines, row_formats.format_json_lines])
-def test_formats_convert_few_rows_to_objects_at_once(
-    monkeypatch: pytest.MonkeyPatch, show: row_formats.RowFormatter
-) -> None:
+def test_formats_convert_rows_in_small_chunks(monkeypatch: pytest.MonkeyPatch, show: row_formats.RowFormatter) -> None:
     def peak(rows_at_once: int) -> int:
         monkeypatch.setattr(row_formats, "MAX_ROWS_PER_CHUNK", rows_at_once)
         tracemalloc.start()

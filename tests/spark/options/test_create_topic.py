@@ -13,9 +13,9 @@ CREATE = GIVEN | {"createTopic": "true"}
 
 
 def faults(options: dict[str, str]) -> tuple[str, ...]:
-    with pytest.raises(ConfigurationError) as refused:
+    with pytest.raises(ConfigurationError) as raised:
         parse_options(options)
-    return refused.value.faults
+    return raised.value.faults
 
 
 def test_returns_no_new_topic_without_create_topic() -> None:

@@ -39,7 +39,7 @@ def test_parses_ascending_and_descending_sort_columns() -> None:
     ],
 )
 def test_rejects_invalid_values_and_options_without_effect(options: dict[str, str], words: str) -> None:
-    with pytest.raises(ConfigurationError) as refused:
+    with pytest.raises(ConfigurationError) as raised:
         parse(**options)
-    (fault,) = refused.value.faults
+    (fault,) = raised.value.faults
     assert words in fault

@@ -43,9 +43,9 @@ def parse(**more: str) -> SinkOptions:
 
 
 def faults(options: dict[str, str]) -> tuple[str, ...]:
-    with pytest.raises(ConfigurationError) as refused:
+    with pytest.raises(ConfigurationError) as raised:
         parse_options(options)
-    return refused.value.faults
+    return raised.value.faults
 
 
 def test_removes_kafka_prefix_in_any_case() -> None:
@@ -274,7 +274,7 @@ def test_rejects_java_class_option_with_alternative_for_spark_jobs(options: dict
         *(name for name, option in SECURITY_OPTIONS.items() if option.unsupported_reason),
     ],
 )
-def test_error_of_java_class_option_says_to_remove_it(name: str) -> None:
+def test_error_of_java_class_option_advises_to_remove_it(name: str) -> None:
     (fault,) = faults(NEEDED | {f"kafka.{name}": "a.B"})
     assert "Remove the option" in fault
 

@@ -122,7 +122,7 @@ def test_tells_to_remove_option_that_is_also_set_under_its_correct_name(
         ("security_providers", "security.providers"),
     ],
 )
-def test_suggestion_of_option_that_cannot_be_set_says_so(name: str, rejected_name: str) -> None:
+def test_suggestion_includes_rejection_of_option_that_cannot_be_set(name: str, rejected_name: str) -> None:
     (fault,) = faults(NEEDED | {name: "x"})
     (rejection,) = faults(NEEDED | {f"kafka.{rejected_name}": "x"})
     assert f" kafka.{rejected_name}" in fault

@@ -68,7 +68,7 @@ class Upstream:
         return int(self._ran.value)
 
 
-def refused(write: Callable[[], object], spark: SparkSession) -> KafkaSinkError:
+def get_write_error(write: Callable[[], object], spark: SparkSession) -> KafkaSinkError:
     """Return the error of a write that is rejected before Spark runs any job for it."""
     group = f"refused-{uuid.uuid4()}"
     spark.sparkContext.setJobGroup(group, "a write that must not start")
@@ -109,7 +109,7 @@ def test_rejects_mistake_after_shuffle_before_any_task(
     upstream = Upstream(spark)
     sink_options = {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": "t"} | options
     sink_options = {name: value.format(unused=unused_port) for name, value in sink_options.items()}
-    error = refused(change(upstream.frame).write.format("pykafka").options(**sink_options).save, spark)
+    error = get_write_error(change(upstream.frame).write.format("pykafka").options(**sink_options).save, spark)
     assert message.format(unused=unused_port) in str(error)
     assert upstream.tasks_run == 0
 
@@ -127,7 +127,7 @@ def test_writes_rows_after_shuffle_when_checks_pass(spark: SparkSession, broker:
 
 def test_reports_all_faults_of_options_and_schema_together(spark: SparkSession) -> None:
     writer = spark.range(1).write.format("pykafka").option("kafka.acks", "7").option("kafka.lingr.ms", "1")
-    error = refused(writer.save, spark)
+    error = get_write_error(writer.save, spark)
     assert isinstance(error, ConfigurationError)
     for part in (
         "bootstrap.servers is not set",
@@ -142,7 +142,7 @@ def test_reports_all_faults_of_options_and_schema_together(spark: SparkSession) 
 def test_checks_schema_before_connecting(spark: SparkSession, unused_port: int) -> None:
     frame = spark.range(1).selectExpr("id AS value")
     writer = frame.write.format("pykafka").option("kafka.bootstrap.servers", f"127.0.0.1:{unused_port}")
-    error = refused(writer.option("topic", "t").save, spark)
+    error = get_write_error(writer.option("topic", "t").save, spark)
     assert isinstance(error, SchemaError)
     assert "value attribute unsupported type bigint" in str(error)
 
@@ -153,7 +153,7 @@ def test_rejects_other_save_modes_in_sparks_wording(
     rows: DataFrame, spark: SparkSession, mode: str, word: str, how: str
 ) -> None:
     writer = rows.write.format("pykafka").options(**NOWHERE)
-    error = refused(writer.mode(mode).save if how == "mode()" else lambda: writer.save(mode=mode), spark)
+    error = get_write_error(writer.mode(mode).save if how == "mode()" else lambda: writer.save(mode=mode), spark)
     expected = f"Save mode {word} not allowed for Kafka. Allowed save modes are Append and ErrorIfExists (default)."
     assert str(error) == expected
 
@@ -167,17 +167,17 @@ def test_keeps_default_save_mode_of_other_formats(rows: DataFrame, tmp_path: Pat
 
 def test_rejects_path(rows: DataFrame, spark: SparkSession) -> None:
     writer = rows.write.format("pykafka").options(**NOWHERE)
-    assert "Option 'path', from save(path)" in str(refused(lambda: writer.save("t"), spark))
+    assert "Option 'path', from save(path)" in str(get_write_error(lambda: writer.save("t"), spark))
     writer.option("topix", "t")
-    assert "Option 'path'" not in str(refused(writer.save, spark))
+    assert "Option 'path'" not in str(get_write_error(writer.save, spark))
 
 
 def test_rejects_path_of_stream(rows: DataFrame, spark: SparkSession) -> None:
     writer = spark.readStream.format("rate").load().selectExpr("'v' AS value").writeStream.format("pykafka")
     writer.options(**NOWHERE, checkpointLocation="/tmp/unused")
-    assert "Option 'path', from save(path)" in str(refused(lambda: writer.start("t"), spark))
+    assert "Option 'path', from save(path)" in str(get_write_error(lambda: writer.start("t"), spark))
     writer.option("topix", "t")
-    assert "Option 'path'" not in str(refused(writer.start, spark))
+    assert "Option 'path'" not in str(get_write_error(writer.start, spark))
 
 
 @pytest.mark.parametrize("method", [name for name in ("partitionBy", "clusterBy") if hasattr(DataFrameWriter, name)])
@@ -218,7 +218,7 @@ def test_failed_write_can_be_fixed_and_saved_with_same_writer(
 ) -> None:
     broker.control.create_topic("mended", 1)
     writer = rows.write.format("pykafka").option("kafka.bootstrap.servers", broker.bootstrap_servers)
-    refused(writer.option("kafka.acks", "7").option("topic", "mended").save, spark)
+    get_write_error(writer.option("kafka.acks", "7").option("topic", "mended").save, spark)
     writer.option("kafka.acks", "all").save()
     writer.save()
     assert_topic_equals(rows.union(rows), broker.topic("mended"))
@@ -227,7 +227,7 @@ def test_failed_write_can_be_fixed_and_saved_with_same_writer(
 def test_rejects_invalid_producer_cache_timeout(rows: DataFrame, spark: SparkSession) -> None:
     spark.conf.set(IDLE_TIMEOUT_CONF, "10 minutes")
     try:
-        error = refused(rows.write.format("pykafka").options(**NOWHERE).save, spark)
+        error = get_write_error(rows.write.format("pykafka").options(**NOWHERE).save, spark)
     finally:
         spark.conf.unset(IDLE_TIMEOUT_CONF)
     assert str(error) == f"{IDLE_TIMEOUT_CONF} must be a duration such as 30s, 10m or 1h, not '10 minutes'."
@@ -236,7 +236,7 @@ def test_rejects_invalid_producer_cache_timeout(rows: DataFrame, spark: SparkSes
 def test_error_names_host_and_port_of_wrong_address(rows: DataFrame, spark: SparkSession, unused_port: int) -> None:
     for address in (f"127.0.0.1:{unused_port}", "no-such-host.invalid:9092"):
         writer = rows.write.format("pykafka").option("topic", "t").option("kafka.bootstrap.servers", address)
-        error = refused(writer.save, spark)
+        error = get_write_error(writer.save, spark)
         assert isinstance(error, PreflightError)
         assert address in str(error)
         assert '.option("checkConnection", "false")' in str(error)
@@ -246,7 +246,7 @@ def test_error_names_unreachable_advertised_address(rows: DataFrame, spark: Spar
     with embedded_broker(topics={"t": 1}, advertised_host="kafka.invalid") as broker:
         servers = broker.bootstrap_servers.replace("kafka.invalid", "127.0.0.1")
         writer = rows.write.format("pykafka").option("topic", "t").option("kafka.bootstrap.servers", servers)
-        error = str(refused(writer.save, spark))
+        error = str(get_write_error(writer.save, spark))
     assert "broker 0 (kafka.invalid:" in error
     assert "the name cannot be resolved" in error
     assert "The broker advertises this address (advertised.listeners)" in error

@@ -70,11 +70,11 @@ def test_fenced_task_reports_broker_error_if_cause_is_unknown(
     spark: Spark, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     newer = Spark(broker, monkeypatch, checkpointLocation="/checkpoint")
-    refused = error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    error_code = error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
     def taken_over() -> None:
         newer.batch()
-        broker.control.when(api=ApiKey.DESCRIBE_TRANSACTIONS, times=None).fail(refused)
+        broker.control.when(api=ApiKey.DESCRIBE_TRANSACTIONS, times=None).fail(error_code)
 
     with pytest.raises(KafkaSinkError) as error:
         spark.task(spark.batch(), overtaken(taken_over), query_id="q", batch_id="0")

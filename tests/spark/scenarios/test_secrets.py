@@ -63,13 +63,13 @@ def test_debug_log_of_task_contains_no_secret(mechanism: str, caplog: pytest.Log
         right = _login(broker.bootstrap_servers, mechanism, "right")
         assert write_rows(right, plan, iter([rows]), pool).totals.rows == 1
         wrong = _login(broker.bootstrap_servers, mechanism, "wrong")
-        with pytest.raises(DeliveryError, match=r"(?i)authentication") as refused:
+        with pytest.raises(DeliveryError, match=r"(?i)authentication") as raised:
             write_rows(wrong, plan, iter([rows]), pool)
         pool.close()
     assert "Connecting to" in caplog.text
     assert "authentication failed" in caplog.text
     assert SECRET not in caplog.text
-    assert SECRET not in str(refused.value) + repr(refused.value.__cause__) + repr(wrong) + repr(pool.__dict__)
+    assert SECRET not in str(raised.value) + repr(raised.value.__cause__) + repr(wrong) + repr(pool.__dict__)
 
 
 def _login(bootstrap: str, mechanism: str, password: str) -> SinkOptions:

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_kafka_sink.errors import ConfigurationError, PreflightError
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
 from tests.documents import blocks
-from tests.spark.patches.test_write_methods import Upstream, refused
+from tests.spark.patches.test_write_methods import Upstream, get_write_error
 
 pytestmark = [pytest.mark.needs("java"), pytest.mark.data_source]
 
@@ -95,7 +95,7 @@ def test_raises_error_before_table_creation_and_any_task(  # noqa: PLR0913 - a t
 ) -> None:
     upstream = Upstream(spark)
     writer = upstream.frame.write.format("pykafka").options(**options(broker, "t") | change)
-    assert message in str(refused(lambda: writer.saveAsTable("made"), spark))
+    assert message in str(get_write_error(lambda: writer.saveAsTable("made"), spark))
     assert upstream.tasks_run == 0
     stream_writer = stream.writeStream.format("pykafka").options(**options(broker, "t") | change)
     with pytest.raises(kind, match=message.replace("?", r"\?")):
@@ -109,7 +109,7 @@ def test_save_as_table_rejects_other_save_modes(
     rows: DataFrame, spark: SparkSession, broker: EmbeddedBroker, mode: str, word: str
 ) -> None:
     writer = rows.write.format("pykafka").options(**options(broker, "t"))
-    assert f"Save mode {word} not allowed" in str(refused(lambda: writer.saveAsTable("made", mode=mode), spark))
+    assert f"Save mode {word} not allowed" in str(get_write_error(lambda: writer.saveAsTable("made", mode=mode), spark))
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_table_examples_write_their_rows(rows: DataFrame, broker: EmbeddedBroker
 
 
 def test_error_of_write_without_table_does_not_mention_tables(rows: DataFrame, spark: SparkSession) -> None:
-    assert WITH_EACH_WRITE not in str(refused(rows.write.format("pykafka").save, spark))
+    assert WITH_EACH_WRITE not in str(get_write_error(rows.write.format("pykafka").save, spark))
 
 
 def test_does_not_change_tables_of_other_formats(
