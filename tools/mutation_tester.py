@@ -59,8 +59,13 @@ _EXACTLY_ONCE_TESTS = (
     "tests/spark/options/test_delivery.py",
 )
 _TRANSACTIONAL_PRODUCER_TESTS = (
+    "tests/producer/test_batches_in_doubt_at_abort.py",
+    "tests/producer/test_commits_in_doubt.py",
     "tests/producer/test_transaction_waits.py",
-    *(f"tests/producer/test_transactional_{suffix}.py" for suffix in ("producer", "failures", "faults", "handover")),
+    *(
+        f"tests/producer/test_transactional_{suffix}.py"
+        for suffix in ("close", "failures", "faults", "handover", "old_brokers", "producer")
+    ),
 )
 _TRANSACTION_TESTS = (
     "tests/producer/transactions",
