@@ -222,5 +222,7 @@ def _build_validity_buffer(null_mask: NDArray[np.bool_] | None) -> pa.Buffer | N
 
 def view_byte_offsets(array: pa.Array) -> NDArray[np.int32]:
     """Return a view of the byte offsets: the start of each value in the data buffer, and the end of the last value."""
+    if not len(array):
+        return np.zeros(1, np.int32)  # Arrow may omit the only offset (0) of an empty array
     _, offset_buffer, _ = array.buffers()
     return np.frombuffer(offset_buffer, np.int32, len(array) + 1, _OFFSET_BYTES * array.offset)

@@ -87,8 +87,6 @@ def split_lengths_and_bytes(column: pa.Array) -> tuple[NDArray[np.int64], pa.Arr
 
 def compute_binary_lengths(array: pa.Array) -> NDArray[np.int64]:
     """Return the number of bytes that a binary array stores for each value. This can exceed 0 even for a null."""
-    if not len(array):
-        return np.zeros(0, np.int64)
     return np.diff(view_byte_offsets(array)).astype(np.int64)
 
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from spark_kafka_sink.errors import SchemaError
+from spark_kafka_sink.formats.encoder import ColumnsEncoder
 from spark_kafka_sink.formats.format_builders import (
     FORMATS,
     NO_SCHEMA,
@@ -65,3 +66,46 @@ def test_accepts_columns_of_maximum_depth() -> None:
     array_schema = _nest(100, lambda items: {"type": "array", "items": items}, "int")
     schema = json.dumps({"type": "record", "name": "R", "fields": [{"name": "a", "type": array_schema}]})
     assert build_format("avro", [pa.field("a", list_type)], SchemaSpec(schema))
+
+
+_ELEMENT_TYPES = [
+    pa.binary(),
+    pa.string(),
+    pa.list_(pa.binary()),
+    pa.list_(pa.string()),
+    pa.struct([("b", pa.binary()), ("s", pa.string()), ("d", pa.decimal128(5, 2)), ("t", pa.timestamp("us"))]),
+]
+
+
+def _build_empty_array(data_type: pa.DataType) -> pa.Array:
+    """Build an array like an empty child vector of Arrow Java before version 19, whose buffers have no bytes."""
+    buffers = [None, *[pa.py_buffer(b"")] * (data_type.num_buffers - 1)]
+    children = [_build_empty_array(data_type.field(index).type) for index in range(data_type.num_fields)]
+    return pa.Array.from_buffers(data_type, 0, buffers, children=children)
+
+
+@pytest.mark.parametrize(
+    ("format_name", "element_type"),
+    [
+        (format_name, element_type)
+        for format_name in FORMATS
+        for element_type in _ELEMENT_TYPES
+        if not (format_name == "protobuf-confluent" and pa.types.is_list(element_type))  # Protobuf has no such lists
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("row_count", [0, 2])
+def test_encodes_empty_lists_whose_elements_have_buffers_without_bytes(
+    format_name: str, element_type: pa.DataType, row_count: int
+) -> None:
+    """Arrow Java before version 19, as in Spark 3.5 to 4.1, exports no offset for a vector without values."""
+    field = pa.field("a", pa.list_(element_type))
+    buffers = [None, pa.py_buffer(bytes(4 * (row_count + 1)))]
+    column = pa.Array.from_buffers(field.type, row_count, buffers, children=[_build_empty_array(element_type)])
+    row_format = build_format(format_name, [field], NO_SCHEMA).row_format
+    rows, usual_rows = (
+        ColumnsEncoder(row_format, (field,), (0,)).encode(pa.RecordBatch.from_arrays([array], ["a"])).to_pylist()
+        for array in (column, pa.array([[]] * row_count, field.type))
+    )
+    assert rows == usual_rows
+    assert len(rows) == row_count
