@@ -125,11 +125,16 @@ class _OpenFile(NamedTuple):
 def open_input_file(path: Path, columns: InputColumns, headers: Headers) -> tuple[pa.RecordBatchReader, int | None]:
     """Return a reader for the rows, and the row count, or None if the format does not record one.
 
-    Raise ConfigurationError if the file cannot be read or lacks a column, and DataError if a column's type is
-    unsupported.
+    Raise ConfigurationError if the file cannot be read or does not have each column exactly once, and DataError if a
+    column's type is unsupported.
     """
-    file = _open_by_suffix(path)
-    names_by_role = _resolve_columns(file.schema, columns, path)
+    try:
+        file = _open_by_suffix(path)
+        names_by_role = _resolve_columns(file.schema, columns, path)
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(
+            f"--file: {path} has a column name that is not encoded in UTF-8. Convert the file to UTF-8."
+        ) from error
     fields = _convert_schema(file.schema, names_by_role, path)
     return _build_reader(fields, _convert_batches(file.batches, names_by_role, path), headers), file.row_count
 
@@ -182,13 +187,15 @@ def _resolve_columns(schema: pa.Schema, columns: InputColumns, path: Path) -> di
 
     The role `value` is always included. The roles `key` and `timestamp` are included if the user has named a column for
     them or the file has a column of that name. Raise ConfigurationError if the file lacks the value column or a column
-    that the user has named.
+    that the user has named, or if several columns have the same name as the one to read.
     """
     key = columns.key or ("key" if "key" in schema.names else None)
     timestamp = columns.timestamp or ("timestamp" if "timestamp" in schema.names else None)
     for flag, name in (("--value-column", columns.value), ("--key-column", key), ("--timestamp-column", timestamp)):
         if name is not None and name not in schema.names:
             raise ConfigurationError(f"{flag}: {path} has no column {name}. Its columns are {', '.join(schema.names)}.")
+        if schema.names.count(name) > 1:
+            raise ConfigurationError(f"{flag}: {path} has several columns named {name}. Rename all but one of them.")
     optional_names_by_role = {"value": columns.value, "key": key, "timestamp": timestamp}
     return {role: name for role, name in optional_names_by_role.items() if name is not None}
 

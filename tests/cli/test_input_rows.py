@@ -12,8 +12,8 @@ import pytest
 from pyarrow import parquet
 
 from spark_kafka_sink.cli import input_rows
-from spark_kafka_sink.cli.input_rows import open_lines
-from spark_kafka_sink.errors import DataError
+from spark_kafka_sink.cli.input_rows import InputColumns, open_input_file, open_lines
+from spark_kafka_sink.errors import ConfigurationError, DataError
 from spark_kafka_sink.testing import EmbeddedBroker
 from tests.cli.produce_cases import broker as broker
 from tests.cli.produce_cases import produce, read_written_rows
@@ -53,6 +53,40 @@ def test_names_missing_column_and_corrupt_file(tmp_path: Path, capsys: Output, b
     (tmp_path / "rows.parquet").write_bytes(b"PAR0 and so on")
     assert produce(broker, "--file", str(tmp_path / "rows.parquet")) == 1
     assert "is corrupt" in capsys.readouterr().err
+
+
+def write_table_of_texts(path: Path, names: list[str | bytes]) -> None:
+    """Write a Parquet or CSV file with one row and columns with these names."""
+    encoded_names = [name.encode() if isinstance(name, str) else name for name in names]
+    if path.suffix == ".csv":
+        path.write_bytes(b",".join(encoded_names) + b"\n" + b",".join([b"1"] * len(names)) + b"\n")
+    else:
+        fields = [pa.field(name, pa.string()) for name in encoded_names]
+        parquet.write_table(pa.Table.from_arrays([pa.array(["1"])] * len(names), schema=pa.schema(fields)), path)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_rejects_file_with_column_name_that_is_not_utf8(tmp_path: Path, suffix: str) -> None:
+    write_table_of_texts(path := tmp_path / f"rows.{suffix}", ["value", b"Gr\xf6\xdfe"])
+    with pytest.raises(ConfigurationError) as caught:
+        open_input_file(path, InputColumns(), [])
+    assert str(caught.value) == (
+        f"--file: {path} has a column name that is not encoded in UTF-8. Convert the file to UTF-8."
+    )
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+@pytest.mark.parametrize("name", ["value", "key", "timestamp"])
+def test_rejects_name_of_several_columns_only_if_it_is_needed(tmp_path: Path, suffix: str, name: str) -> None:
+    write_table_of_texts(path := tmp_path / f"rows.{suffix}", ["value", "key", "timestamp", "id", name])
+    with pytest.raises(ConfigurationError) as caught:
+        open_input_file(path, InputColumns(), [])
+    assert str(caught.value) == (
+        f"--{name}-column: {path} has several columns named {name}. Rename all but one of them."
+    )
+    write_table_of_texts(path, ["value", "id", "id"])
+    rows, _ = open_input_file(path, InputColumns(), [])
+    assert rows.read_all().to_pylist() == [{"value": "1"}]
 
 
 def test_error_has_number_of_invalid_line() -> None:
