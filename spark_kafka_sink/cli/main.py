@@ -6,7 +6,8 @@ import argparse
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from pathlib import Path
+from typing import Protocol, TextIO
 
 from spark_kafka_sink import __version__
 from spark_kafka_sink.cli import (
@@ -23,11 +24,13 @@ from spark_kafka_sink.cli import (
     verifiable_producer,
     verify,
 )
-from spark_kafka_sink.errors import KafkaSinkError
+from spark_kafka_sink.errors import ConfigurationError, KafkaSinkError
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
 """The exit status that shells use for SIGINT: 128 plus the signal's number."""
+EXIT_BROKEN_PIPE = 141
+"""The exit status that shells use for SIGPIPE, instead of which Python raises BrokenPipeError."""
 
 
 class Command(Protocol):
@@ -65,22 +68,62 @@ COMMANDS: Mapping[str, Command] = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command that the arguments name, and return the exit status. By default, use the process's arguments."""
-    args = build_parser().parse_args(arguments)
+    _open_missing_streams()
     try:
+        try:
+            return _run_command(sys.argv[1:] if arguments is None else arguments)
+        finally:
+            # Python would write the remaining output at exit and, if that fails, set another exit status.
+            sys.stdout.flush()
+    except OSError as error:
+        # The process that reads the pipe may have exited, as in `pykafka cat ... | head`.
+        is_broken_pipe = isinstance(error, BrokenPipeError)
+        if not is_broken_pipe:
+            print(f"pykafka: {error.strerror or error}", file=sys.stderr)
+        for stream in (sys.stdout, sys.stderr):
+            _discard_unwritten_output(stream)
+        return EXIT_BROKEN_PIPE if is_broken_pipe else EXIT_FAILED
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+
+
+def _open_missing_streams() -> None:
+    """Open the null device in place of each standard stream that was closed when the process started.
+
+    Python sets such a stream to None.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - open until exit
+
+
+def _discard_unwritten_output(stream: TextIO) -> None:
+    """Redirect the stream to the null device if it cannot be flushed, because Python would flush it again at exit."""
+    try:
+        stream.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _run_command(arguments: Sequence[str]) -> int:
+    """Parse the arguments, run their command and return its exit status. Print a KafkaSinkError to stderr."""
+    try:
+        _check_encoding(arguments)
+        args = build_parser().parse_args(arguments)
         return COMMANDS[args.command].run(args)
     except KafkaSinkError as error:
         print(f"pykafka: {error}", file=sys.stderr)
         return EXIT_FAILED
-    except BrokenPipeError:
-        # The process that read the pipe has exited, as in `pykafka cat ... | head`. Redirecting stdout keeps Python
-        # from failing again when it flushes stdout at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except OSError as error:
-        print(f"pykafka: {error.strerror or error}", file=sys.stderr)
-        return EXIT_FAILED
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
+
+
+def _check_encoding(arguments: Sequence[str]) -> None:
+    """Raise ConfigurationError if an argument contains bytes that Python could not decode."""
+    for argument in arguments:
+        if argument.encode(errors="replace").decode() != argument:
+            encoding = sys.getfilesystemencoding().upper()
+            raise ConfigurationError(
+                f"the argument {argument!r} is not encoded in {encoding}. Encode all arguments in {encoding}."
+            )
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 
@@ -63,6 +65,80 @@ def test_error_becomes_exit_status_and_message(
     monkeypatch.setattr(sys.modules[main.__module__], "COMMANDS", {"end": Ending()})
     assert main(["end"]) == status
     assert capsys.readouterr().err == message
+
+
+PROGRAM_WITH_COMMAND = """
+import sys
+from spark_kafka_sink.cli import main
+
+class FailingCommand:
+    COMMAND_HELP = "fail"
+    add_arguments = staticmethod(lambda parser: None)
+    run = staticmethod(lambda args: print("1 of 9 checks failed.") or 1)
+
+sys.modules[main.__module__].COMMANDS = {"fail": FailingCommand}
+sys.exit(main(["fail"]))
+"""
+"""Run a command that prints a line and fails."""
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_broken_pipe_is_never_a_success(unbuffered: str) -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM_WITH_COMMAND],
+        stdout=write_end,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        check=False,
+    )
+    os.close(write_end)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_broken_pipe_of_stderr_has_same_status() -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    arguments = [sys.executable, "-m", "spark_kafka_sink", "cat", "t"]
+    done = subprocess.run(arguments, stdout=write_end, stderr=write_end, check=False)
+    os.close(write_end)
+    assert done.returncode == 141
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_output_that_cannot_be_written_is_an_error(unbuffered: str) -> None:
+    with Path("/dev/full").open("wb") as stdout:
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM_WITH_COMMAND],
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (1, b"pykafka: No space left on device\n")
+
+
+@pytest.mark.parametrize("stream", ["stdin", "stdout", "stderr"])
+def test_closed_stream_is_replaced_by_null_device(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], stream: str
+) -> None:
+    monkeypatch.setattr(sys, stream, None)
+    assert main(["cat", "t"]) == 1
+    opened_stream = getattr(sys, stream)
+    assert opened_stream.name == os.devnull
+    assert opened_stream.readable() == (stream == "stdin")
+    opened_stream.close()
+    if stream != "stderr":
+        assert capsys.readouterr().err.startswith("pykafka: no bootstrap server is set")
+
+
+def test_argument_that_is_not_utf8_is_an_error() -> None:
+    arguments = [os.fsencode(sys.executable), b"-m", b"spark_kafka_sink", b"produce", b"t\xff"]
+    done = subprocess.run(arguments, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    message = r"pykafka: the argument 't\udcff' is not encoded in UTF-8. Encode all arguments in UTF-8."
+    assert (done.returncode, done.stderr) == (1, f"{message}\n")
 
 
 @pytest.mark.parametrize(
