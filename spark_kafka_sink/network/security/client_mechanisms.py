@@ -17,6 +17,10 @@ from spark_kafka_sink.sasl.oauthbearer import OauthBearerClient, build_unsecured
 from spark_kafka_sink.sasl.plain import PlainClient
 from spark_kafka_sink.sasl.scram import ScramClient
 
+_CALLBACK_REMEDY = (
+    "Check the function set in sasl.oauthbearer.token.callback, and that this machine can reach its servers."
+)
+
 
 def create_client_mechanism(login: Login, host: str) -> ClientMechanism:
     """Create the client side of a SASL exchange with the broker at `host`.
@@ -54,13 +58,17 @@ def _get_bearer_token(login: Login) -> str:
 def _call_token_callback(callback: Callable[[], object] | str) -> str:
     """Call the user's function, which must return the token as text.
 
-    An AuthenticationError or NetworkError raised by the function is passed on. Any other exception may contain a
-    secret, so it is replaced by an AuthenticationError that shows only the exception's type.
+    An AuthenticationError or NetworkError raised by the function is passed on. A NetworkError without a remedy gets
+    one, because the client would otherwise advise to check the broker. Any other exception may contain a secret, so it
+    is replaced by an AuthenticationError that shows only the exception's type.
     """
     function = _import_token_callback(callback) if isinstance(callback, str) else callback
     try:
         token = function()
-    except (AuthenticationError, NetworkError):
+    except AuthenticationError:
+        raise
+    except NetworkError as error:
+        error.remedy = error.remedy or _CALLBACK_REMEDY
         raise
     except Exception as error:
         raise AuthenticationError(

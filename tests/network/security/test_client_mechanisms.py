@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from spark_kafka_sink.errors import AuthenticationError, KafkaSinkError, NetworkError
+from spark_kafka_sink.errors import AuthenticationError, DisconnectedError, KafkaSinkError, NetworkError
 from spark_kafka_sink.network.security import client_mechanisms
 from spark_kafka_sink.network.security_config import parse_security_config
 from spark_kafka_sink.sasl.oauthbearer import build_unsecured_token, decode_token_claims, validate_unsecured_token
@@ -89,6 +89,23 @@ def test_callback_error_shows_type_but_no_message() -> None:
     with pytest.raises(AuthenticationError, match=r"sasl\.oauthbearer\.token\.callback raised KeyError\.") as error:
         config.create_mechanism("b")
     assert "token-secret" not in "".join(traceback.format_exception(error.value)), "Spark shows tracebacks to all"
+
+
+@pytest.mark.parametrize("error_type", [NetworkError, DisconnectedError])
+def test_network_error_of_callback_has_remedy_for_callback(error_type: type[NetworkError]) -> None:
+    def fetch_token() -> str:
+        raise errors.pop(0)
+
+    errors = [error_type("the STS did not respond"), error_type("the STS did not respond", remedy="Ask the STS.")]
+    config = parse_security_config(OAUTH | {"sasl.oauthbearer.token.callback": fetch_token})
+    with pytest.raises(error_type) as caught:
+        config.create_mechanism("b")
+    assert str(caught.value) == (
+        "the STS did not respond. Check the function set in sasl.oauthbearer.token.callback, and that this machine can "
+        "reach its servers."
+    )
+    with pytest.raises(error_type, match=r"the STS did not respond\. Ask the STS\.$"):
+        config.create_mechanism("b")
 
 
 def test_imports_token_callback_when_connecting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
