@@ -389,7 +389,8 @@ def _build_authorization(config: RegistryConfig) -> _Authorization:
 def _find_redirect_target(url_response: _UrlResponse) -> str | None:
     """Return the URL to which a response redirects, without its user name, password and query.
 
-    Return None if there is no such URL, or if it differs from the request's URL only in the query.
+    Return None if there is no such URL, if it differs from the request's URL only in the query, or if it uses http
+    instead of https, because it would receive the credentials unencrypted.
     """
     request_url = url_response.url.partition("?")[0]
     try:
@@ -397,7 +398,9 @@ def _find_redirect_target(url_response: _UrlResponse) -> str | None:
     except ValueError:
         return None
     target = urllib.parse.urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
-    return None if target == request_url or find_url_error(target) is not None else target
+    if target == request_url or find_url_error(target) is not None or (is_https(request_url) and not is_https(target)):
+        return None
+    return target
 
 
 def _compute_backoff_s(attempt: int, failures: Sequence[_FailedRequest]) -> float | None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from integration.support.certificates import write_certificates
 from spark_kafka_sink.errors import SchemaRegistryError
 from spark_kafka_sink.formats.registry_transport import RegistryConfig
 from spark_kafka_sink.formats.schema_registry import SchemaRegistryClient
+from spark_kafka_sink.network.security.tls_context import StoreConfig, TlsConfig
 from tests.formats.fake_registry import FakeRegistry, fake_registry
 from tests.formats.registry_contract import avro_schema
 
@@ -75,5 +79,20 @@ def test_remedy_for_redirect_to_other_path_names_its_target(fake: FakeRegistry, 
 @pytest.mark.parametrize("location", [None, f"/old{PATH}?ticket=1", "https://[registry/", "mailto:a@b", "//h:port/"])
 def test_remedy_for_redirect_without_usable_target_names_none(fake: FakeRegistry, location: str | None) -> None:
     assert redirect(fake, location) == (
+        f"Redirects are not followed. Set schema.registry.url to the URL of the schema registry, without {PATH}."
+    )
+
+
+@pytest.mark.parametrize("location", [f"http://registry{PATH}", "http://login/sso"])
+def test_remedy_for_redirect_from_https_does_not_recommend_http(tmp_path: Path, location: str) -> None:
+    write_certificates(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "node.pem")
+    with fake_registry(context) as fake:
+        fake.error_statuses, fake.error_message, fake.location = [301], "", location
+        tls = TlsConfig(truststore=StoreConfig(str(tmp_path / "ca.pem")))
+        with pytest.raises(SchemaRegistryError) as caught:
+            SchemaRegistryClient(RegistryConfig((fake.url,), tls=tls)).get_latest("a b")
+    assert str(caught.value).endswith(
         f"Redirects are not followed. Set schema.registry.url to the URL of the schema registry, without {PATH}."
     )
