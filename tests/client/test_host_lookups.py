@@ -153,8 +153,14 @@ def test_no_end_of_a_lookup_is_missed() -> None:
 
 
 def test_runs_lookup_synchronously_if_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
+    start = threading.Thread.start
 
-    monkeypatch.setattr(threading.Thread, "start", fail)
-    assert BackgroundLookup(OperatingSystem(), lambda: 1, lambda: None).is_finished
+    def fail_for_lookups(thread: threading.Thread) -> None:
+        if thread.name == "pykafka-lookup":
+            raise RuntimeError("can't start new thread")
+        start(thread)  # other threads of this process may start threads at any time
+
+    monkeypatch.setattr(threading.Thread, "start", fail_for_lookups)
+    lookup = BackgroundLookup(OperatingSystem(), threading.current_thread, lambda: None)
+    assert lookup.is_finished
+    assert lookup.result() is threading.current_thread()
