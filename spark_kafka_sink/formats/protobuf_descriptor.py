@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import importlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -131,11 +132,13 @@ def _parse_files(descriptor_bytes: bytes) -> list[Any]:
         raise MissingDependencyError(_MISSING_PACKAGE_MESSAGE) from error
     if tuple(map(int, __version__.split(".")[:2])) < _MIN_PROTOBUF_VERSION:
         raise MissingDependencyError(f"{_MISSING_PACKAGE_MESSAGE} Version {__version__} is installed.")
-    try:
-        # A FileDescriptorSet can be parsed as a FileDescriptorProto, too, but the result has no messages.
+    # Parsing a FileDescriptorSet as a FileDescriptorProto gives one without messages. The implementation of protobuf in
+    # pure Python raises an error instead, because it checks that names are valid UTF-8.
+    with contextlib.suppress(DecodeError, UnicodeDecodeError):
         file = descriptor_pb2.FileDescriptorProto.FromString(descriptor_bytes)
         if file.message_type:
             return [file]
+    try:
         files = list(descriptor_pb2.FileDescriptorSet.FromString(descriptor_bytes).file)
     except (DecodeError, UnicodeDecodeError) as error:
         raise SchemaError(f"the Protobuf schema is not a valid descriptor: {error}") from error

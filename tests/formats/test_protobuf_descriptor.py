@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import base64
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +79,15 @@ def test_parses_descriptor_the_same_with_protobuf_5(monkeypatch: pytest.MonkeyPa
     assert parse_descriptor(schema, None, columns) == message
     with pytest.raises(SchemaError, match="there is no column for the required field a of M"):
         parse_descriptor(schema, None, columns[1:])
+
+
+def test_parses_descriptor_set_with_pure_python_protobuf() -> None:
+    """Unlike the other implementations, it raises an error if the bytes are parsed as a single file."""
+    schema = base64.b64encode(compile_proto(EVERY_TYPE_PROTO)).decode()
+    code = f"from {parse_descriptor.__module__} import *; print(parse_descriptor({schema!r}, None, []).name)"
+    environment = {**os.environ, "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION": "python"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("M\n", "")
 
 
 @pytest.mark.parametrize("version", ["4.25.8", "5.28.3"])
