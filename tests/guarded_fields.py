@@ -94,7 +94,11 @@ GUARDS = [
         _names("_queues _incomplete_batches stages _stages_in_use _shared_leases _failed_batches"),
         exempt=_names("list_topics has_failed_batches has_rows"),
     ),
-    Guard(TokenSource, "_lock", _names("_token _request_times _lifetime_s _renewal_age_s _is_renewing")),
+    Guard(
+        TokenSource,
+        "_lock",
+        _names("_token _request_times _lifetime_s _renewal_age_s _is_renewing _request_error _retry_time_s"),
+    ),
     Guard(WriteCollector, "_lock", _names("_states_by_query_id")),
     Guard(NetworkClient, "_state_lock", _names(""), _names("_state")),
     Guard(IdleClients, "_condition", _names("_idle_clients"), _names("_evictor"), _names("_reset")),

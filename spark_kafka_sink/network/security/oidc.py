@@ -5,7 +5,8 @@ with its secret, or with an assertion (assertions.py) that is created for each r
 
 A token is requested when a connection authenticates and no valid token is cached. The thread that authenticates also
 sends records, so it should rarely wait: once most of a token's lifetime has passed, a separate thread requests the next
-token while the current one remains in use.
+token while the current one remains in use. If the endpoint does not respond, this thread waits for at most half of the
+time, because a failed request is repeated only after as much time as it has taken.
 
 The endpoint must use https, except on the loopback interface. Its certificate is verified against the system's
 authorities and those in the client's truststore. Redirects are not followed, the size of the response is limited, and
@@ -27,7 +28,13 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import NamedTuple
 
-from spark_kafka_sink.errors import AuthenticationError, ConfigurationError, DisconnectedError, OptionFault
+from spark_kafka_sink.errors import (
+    AuthenticationError,
+    ConfigurationError,
+    DisconnectedError,
+    OptionFault,
+    copy_error,
+)
 from spark_kafka_sink.network.http_client import (
     HttpResponseTooLong,
     describe_http_error,
@@ -179,23 +186,41 @@ class TokenSource:
         self._lifetime_s = 0.0
         self._renewal_age_s = 0.0
         self._is_renewing = False
+        self._request_error: AuthenticationError | DisconnectedError | None = None
+        self._retry_time_s = 0.0
 
     def get_token(self) -> str:
         """Return the cached token, or request one if no valid token is cached.
 
         If the cached token is about to expire, start renewing it in the background. Raise DisconnectedError if the
-        endpoint is unavailable, and AuthenticationError if it rejects the request or sends an unusable response.
+        endpoint is unavailable, and AuthenticationError if it rejects the request or sends an unusable response. The
+        same error is raised, without a request, until as much time has passed as the failed request has taken.
         """
         with self._lock:
             times = self._read_clocks()
             age_s = self._compute_age_s(times)
             if age_s >= self._lifetime_s:
-                self._store(self._request_token(), times)
+                if self._request_error is not None and times.monotonic_s < self._retry_time_s:
+                    raise copy_error(self._request_error)
+                self._store(self._request_missing_token(times), times)
             elif age_s >= self._renewal_age_s and not self._is_renewing:
                 with contextlib.suppress(RuntimeError):  # threads cannot be started during interpreter shutdown
                     self._run_in_background(self._renew)
                     self._is_renewing = True  # `_renew` cannot have reset this yet, because it needs the lock
             return self._token
+
+    def _request_missing_token(self, times: _ClockTimes) -> _TokenResponse:
+        """Request a token while no valid one is cached. Keep the error of a failed request for other callers.
+
+        `times`: the current times.
+        """
+        try:
+            return self._request_token()
+        except (AuthenticationError, DisconnectedError) as error:
+            self._request_error = copy_error(error)
+            failure_time_s = self._now_s()
+            self._retry_time_s = failure_time_s + (failure_time_s - times.monotonic_s)
+            raise
 
     def _read_clocks(self) -> _ClockTimes:
         return _ClockTimes(self._now_s(), self._unix_time_s())
@@ -229,13 +254,14 @@ class TokenSource:
         """Cache the token. The lifetime counts from the request, so that the token never seems valid for too long."""
         self._lifetime_s = self._compute_lifetime_s(response)
         self._token, self._request_times = response.token, request_times
+        self._request_error = None
         self._renewal_age_s = self._lifetime_s * self._config.refresh_window_factor
 
     def _request_token(self) -> _TokenResponse:
         """Send a token request and return the token in the response.
 
         Raise DisconnectedError if the endpoint cannot be reached or is unavailable. The connection to the broker then
-        fails with this error, and the client requests a token again when it reconnects. Raise AuthenticationError if
+        fails with this error, and the client calls `get_token` again when it reconnects. Raise AuthenticationError if
         the endpoint rejects the request, its response has no token, or its certificate cannot be verified.
         """
         config = self._config
