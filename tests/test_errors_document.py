@@ -83,17 +83,17 @@ def build_rejections(code: int) -> Mapping[str, BrokerError]:
 
 
 DOCUMENTED_ERRORS: list[tuple[Callable[[], KafkaSinkError], str]] = [
-    (partial(precommit_errors.build_start_error, "no response"), "Kafka cannot be written to exactly once"),
+    (partial(precommit_errors.build_start_error, "no response"), "Cannot write to Kafka exactly once"),
     (
         partial(
             precommit_errors.build_first_epoch_rejected_error,
             build_broker_error(error_codes.INVALID_PRODUCER_ID_MAPPING, "x"),
         ),
-        "Kafka cannot be written to exactly once",
+        "Cannot write to Kafka exactly once",
     ),
     (
         partial(precommit_errors.build_log_not_compacted_error, "pykafka-decisions", "delete"),
-        "Kafka cannot be written to exactly once",
+        "Cannot write to Kafka exactly once",
     ),
     (
         partial(
@@ -101,7 +101,7 @@ DOCUMENTED_ERRORS: list[tuple[Callable[[], KafkaSinkError], str]] = [
             build_broker_error(error_codes.INVALID_TRANSACTION_TIMEOUT, "x"),
             is_user_timeout=True,
         ),
-        "Kafka cannot be written to exactly once",
+        "Cannot write to Kafka exactly once",
     ),
     (partial(precommit_errors.build_superseded_error, ENTRY, "me"), "newer driver has taken over"),
     (partial(precommit_errors.build_overtaken_error, ENTRY, "me"), "newer driver has taken over"),

@@ -147,7 +147,7 @@ def check_topics_readable(config: ClientConfig, *topics: str, operation: AclOper
     target = Target(topics, topic_operation=operation, allow_auto_topic_creation=False)
     with silence_client_log():
         checks = preflight(config, target, timeouts=INTERACTIVE_TIMEOUTS)
-    error = build_preflight_error(checks, "Kafka cannot be read")
+    error = build_preflight_error(checks, "Cannot read from Kafka.")
     if error is not None:
         raise error
 

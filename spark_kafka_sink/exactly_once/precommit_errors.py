@@ -38,7 +38,7 @@ def join_sentences(*sentences: str) -> str:
 
 def build_start_error(reason: object) -> PreflightError:
     """Build the error for a batch that cannot begin. `reason` completes the message."""
-    return PreflightError(f"Kafka cannot be written to exactly once, and nothing was written: {reason}")
+    return PreflightError(f"Cannot write to Kafka exactly once; nothing was written: {reason}")
 
 
 def build_first_epoch_rejected_error(error: BrokerError) -> PreflightError:

@@ -44,10 +44,16 @@ class CheckResult:
     """
     should_driver_log_warning: bool = False
     """Whether Spark's driver should log the result if it is a warning. True for features that options request."""
+    sentence: str = ""
+    """A sentence for messages that replaces the name and the detail; empty if the detail needs no sentence."""
+
+    @property
+    def finding(self) -> str:
+        """The result as a sentence, without the remedy."""
+        return end_sentence(self.sentence or f"{self.name[0].upper()}{self.name[1:]}: {self.detail}")
 
     def __str__(self) -> str:
-        sentence = end_sentence(f"{self.name}: {self.detail}")
-        return f"{sentence} {end_sentence(self.remedy)}" if self.remedy else sentence
+        return f"{self.finding} {end_sentence(self.remedy)}" if self.remedy else self.finding
 
 
 @dataclass(frozen=True)
@@ -95,7 +101,7 @@ INTERACTIVE_TIMEOUTS = PreflightTimeouts(retry_ms=1_000.0)
 
 
 def build_preflight_error(
-    checks: Iterable[CheckResult], heading: str = "Kafka cannot be written to, and nothing was written"
+    checks: Iterable[CheckResult], heading: str = "Cannot write to Kafka; nothing was written."
 ) -> PreflightError | None:
     """Build an error whose first line describes the first failed check, and whose other lines list the rest.
 
@@ -105,7 +111,7 @@ def build_preflight_error(
     if not failed_checks:
         return None
     first_check, *other_checks = failed_checks
-    lines = [f"{heading}: {end_sentence(f'{first_check.name}: {first_check.detail}')}"]
+    lines = [f"{heading} {first_check.finding}"]
     if first_check.remedy:
         lines.append(f"What to do: {end_sentence(first_check.remedy)}")
     lines += [f"- {check}" for check in other_checks[: MAX_LISTED_RESULTS - 1]]

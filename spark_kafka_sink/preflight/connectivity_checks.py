@@ -264,15 +264,16 @@ def _check_topic(probe: Probe, topic: str) -> CheckResult:
     check = check_topic_metadata(metadata, probe.brokers, probe.target.topic_operation)
     option = dict(probe.target.topic_option_names).get(topic)
     is_missing = metadata.error_code in error_codes.UNKNOWN_TOPIC_ERRORS
-    return _mention_option(check, option) if is_missing and option else check
+    return _mention_option(check, topic, option) if is_missing and option else check
 
 
-def _mention_option(check: CheckResult, option: str) -> CheckResult:
+def _mention_option(check: CheckResult, topic: str, option: str) -> CheckResult:
     """Add the option that names a missing topic to the topic's check."""
     return replace(
         check,
         detail=f"{_DOES_NOT_EXIST_DETAIL}, but is named by the option {option}",
         remedy=f"Create the topic, or correct {option}.",
+        sentence=f"Topic '{sanitize(topic)}', named by the option {option}, does not exist",
     )
 
 
@@ -331,6 +332,8 @@ def check_topic_metadata(
     `operation`: what the user needs permission for.
     """
     name = format_topic_check_name(topic.name or "")
+    if topic.error_code in error_codes.UNKNOWN_TOPIC_ERRORS:
+        return _build_missing_topic_check(name, topic, operation)
     if topic.error_code != error_codes.NONE:
         return _build_topic_error_check(name, topic.error_code, operation)
     authorized_operations = topic.topic_authorized_operations
@@ -344,15 +347,24 @@ def check_topic_metadata(
     return _check_partition_leaders(name, topic, broker_ids)
 
 
+def _build_missing_topic_check(name: str, topic: MetadataResponseTopic, operation: AclOperation) -> CheckResult:
+    """Build the check of a topic that does not exist. `operation`: what the user needs permission for."""
+    note = _AUTO_CREATION_NOTE if operation is AclOperation.WRITE else ""
+    return CheckResult(
+        name,
+        Outcome.FAILED,
+        _DOES_NOT_EXIST_DETAIL,
+        remedy=f"Correct the name or create the topic.{note}",
+        sentence=f"Topic '{sanitize(topic.name)}' does not exist",
+    )
+
+
 def _build_topic_error_check(name: str, code: int, operation: AclOperation) -> CheckResult:
-    """Build the check of a topic whose metadata has this error code.
+    """Build the check of an existing topic whose metadata has this error code.
 
     `operation`: what the user needs permission for.
     """
     is_write = operation is AclOperation.WRITE
-    if code in error_codes.UNKNOWN_TOPIC_ERRORS:
-        remedy = f"Correct the name or create the topic.{_AUTO_CREATION_NOTE if is_write else ''}"
-        return CheckResult(name, Outcome.FAILED, _DOES_NOT_EXIST_DETAIL, remedy)
     if code == error_codes.TOPIC_AUTHORIZATION_FAILED:
         remedy = (
             "Grant this user the Describe permission on the topic."

@@ -48,7 +48,7 @@ def create_topic_if_missing(options: SinkOptions, new_topic: NewTopic) -> bool:
             prerequisite_request = LIST_TRANSACTIONS_PROBE if options.exactly_once_options is not None else None
             was_missing = topic_admin.create_if_missing(client, new_topic, prerequisite_request=prerequisite_request)
     except KafkaSinkError as error:
-        message = add_kafka_prefix(end_sentence(f"Nothing was written: {error}"))
+        message = add_kafka_prefix(end_sentence(f"Cannot write to Kafka; nothing was written: {error}"))
         if isinstance(error, BrokerError) and error.code in _TOPIC_SETTING_ERRORS:
             message = f"{message} {_TOPIC_OPTIONS_MESSAGE}"
         raise PreflightError(message) from error

@@ -182,7 +182,7 @@ def test_follow_prints_new_records(output: Output) -> None:
 @pytest.mark.parametrize(
     ("servers", "topic", "message"),
     [
-        (None, "nope", "topic nope: does not exist"),
+        (None, "nope", "Topic 'nope' does not exist"),
         (None, "tt", "Did you mean 't'?"),
         ("127.0.0.1:1", "t", "Connection refused"),
     ],
@@ -192,7 +192,7 @@ def test_prints_error_for_missing_topic_or_server(
 ) -> None:
     assert main(["cat", "--bootstrap-server", servers or bootstrap, topic]) == 1
     errors = output.readouterr().err.decode()
-    assert errors.startswith("pykafka: Kafka cannot be read: ")
+    assert errors.startswith("pykafka: Cannot read from Kafka. ")
     assert message in errors
     assert "Traceback" not in errors
 

@@ -61,7 +61,7 @@ def test_shows_leaderless_partition_without_offsets(capsys: Output, broker: Embe
 
 def test_prints_error_for_missing_topic_and_refused_connection(capsys: Output, broker: EmbeddedBroker) -> None:
     assert topics(broker, "nope") == 1
-    assert "topic nope: does not exist" in capsys.readouterr().err
+    assert "Topic 'nope' does not exist" in capsys.readouterr().err
     assert main(["topics", "--bootstrap-server", "127.0.0.1:1"]) == 1
     assert "Connection refused" in (errors := capsys.readouterr().err)
     assert "Traceback" not in errors

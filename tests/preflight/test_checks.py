@@ -10,16 +10,16 @@ from spark_kafka_sink.preflight import (
 
 
 def test_error_lists_first_failures_and_counts_the_rest() -> None:
-    failed = [CheckResult(f"topic t{number}", Outcome.FAILED, "does not exist") for number in range(300)]
+    failed = [CheckResult(f"topic t{number}", Outcome.FAILED, "no response") for number in range(300)]
     lines = str(build_preflight_error(failed)).splitlines()
-    assert lines[0] == "Kafka cannot be written to, and nothing was written: topic t0: does not exist."
+    assert lines[0] == "Cannot write to Kafka; nothing was written. Topic t0: no response."
     assert (len(lines), lines[-1]) == (11, "- and 290 more.")
 
 
 def test_error_begins_with_first_failure_and_its_remedy() -> None:
-    failed = [CheckResult(f"topic t{number}", Outcome.FAILED, "does not exist", "Create it") for number in range(2)]
+    failed = [CheckResult(f"topic t{number}", Outcome.FAILED, "no response", "Try again") for number in range(2)]
     assert str(build_preflight_error(failed)).splitlines() == [
-        "Kafka cannot be written to, and nothing was written: topic t0: does not exist.",
-        "What to do: Create it.",
-        "- topic t1: does not exist. Create it.",
+        "Cannot write to Kafka; nothing was written. Topic t0: no response.",
+        "What to do: Try again.",
+        "- Topic t1: no response. Try again.",
     ]

@@ -51,6 +51,7 @@ def test_names_option_of_missing_dead_letter_topic() -> None:
     checks = {check.name: check for check in preflight(config, target, system=cluster.system)}
     assert checks["topic tt"].detail == "does not exist, but is named by the option deadLetterTopic"
     assert checks["topic tt"].remedy == "Create the topic, or correct deadLetterTopic."
+    assert "Topic 'tt', named by the option deadLetterTopic, does not exist.\n" in build_error_message(checks)
     assert collect_outcomes(checks)["topic t"] == "passed"
 
 
@@ -67,7 +68,7 @@ def test_only_connection_failures_concern_the_address() -> None:
 def test_names_unresponsive_bootstrap_server() -> None:
     cluster = create_cluster()
     cluster.system.swallow("gone", 9092)
-    assert "bootstrap servers: gone:9092: no response within 5 s" in build_error_message(
+    assert "Bootstrap servers: gone:9092: no response within 5 s" in build_error_message(
         run_checks(cluster, servers="gone:9092")
     )
 
@@ -85,7 +86,7 @@ def test_names_unresolvable_advertised_address() -> None:
     cluster.system.names["broker1"] = []
     checks = run_checks(cluster, "t", servers="broker0:9092")
     assert collect_outcomes(checks)["topic t"] == "passed"
-    assert ": broker 1 (broker1:9093): the name cannot be resolved" in build_error_message(checks)
+    assert ". Broker 1 (broker1:9093): the name cannot be resolved" in build_error_message(checks)
     assert "The broker advertises this address (advertised.listeners)" in build_error_message(checks)
     assert "broker 0" not in build_error_message(checks)
 
@@ -93,7 +94,7 @@ def test_names_unresolvable_advertised_address() -> None:
 def test_names_unresponsive_leader() -> None:
     cluster = create_cluster()
     cluster.system.swallow("broker1", 9093)
-    assert ": broker 1 (broker1:9093): no response within 5 s." in build_error_message(
+    assert ". Broker 1 (broker1:9093): no response within 5 s." in build_error_message(
         run_checks(cluster, "t", servers="broker0:9092")
     )
 
@@ -101,7 +102,7 @@ def test_names_unresponsive_leader() -> None:
 def test_missing_topic_fails_without_being_created() -> None:
     cluster = create_cluster(auto_create_topics=True)
     checks = run_checks(cluster, "t", "tpoic", create=False)
-    assert ": topic tpoic: does not exist.\nWhat to do: Correct the name or create the topic" in build_error_message(
+    assert ". Topic 'tpoic' does not exist.\nWhat to do: Correct the name or create the topic" in build_error_message(
         checks
     )
     assert collect_outcomes(checks)["topic t"] == "passed"

@@ -40,7 +40,7 @@ def test_names_server_that_refuses_connections_after_retry_time() -> None:
     cluster = create_cluster()
     started = cluster.system.now()
     checks = run_checks(cluster, "t", servers="broker7:9092")
-    assert "bootstrap servers: broker7:9092: Connection refused" in build_error_message(checks)
+    assert "Bootstrap servers: broker7:9092: Connection refused" in build_error_message(checks)
     assert "Check the host and port" in build_error_message(checks)
     assert PreflightTimeouts().retry_ms <= cluster.system.now() - started < PreflightTimeouts().retry_ms + 100
     assert collect_outcomes(checks)["topic t"] == "skipped"
@@ -115,7 +115,7 @@ def test_unauthorized_topic_ends_checks_immediately() -> None:
     cluster.control.when(api=ApiKey.METADATA, topic="t", times=None).fail(error_codes.TOPIC_AUTHORIZATION_FAILED)
     started = cluster.system.now()
     assert (
-        ": topic t: this user is not authorized to describe the topic (TOPIC_AUTHORIZATION_FAILED).\n"
+        ". Topic t: this user is not authorized to describe the topic (TOPIC_AUTHORIZATION_FAILED).\n"
         "What to do: Grant this user the Write and Describe permissions"
         in build_error_message(run_checks(cluster, "t"))
     )

@@ -36,13 +36,13 @@ MISTAKES: list[tuple[str, str, str, list[str]]] = [
     (
         "a topic that does not exist",
         'spark.range(3).selectExpr("CAST(id AS STRING) AS value")' + WRITE.format("nope"),
-        "PreflightError: Kafka cannot be written to, and nothing was written: topic nope: does not exist.",
+        "PreflightError: Cannot write to Kafka; nothing was written. Topic 'nope' does not exist.",
         ["What to do: ", "create the topic"],
     ),
     (
         "a broker that is not there",
         "address = '127.0.0.1:1'\nspark.range(3).selectExpr(\"CAST(id AS STRING) AS value\")" + WRITE.format("t"),
-        "PreflightError: Kafka cannot be written to, and nothing was written: ",
+        "PreflightError: Cannot write to Kafka; nothing was written. ",
         ["127.0.0.1:1: Connection refused", "Check the host and port"],
     ),
     (

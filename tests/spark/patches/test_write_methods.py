@@ -89,11 +89,11 @@ def get_write_error(write: Callable[[], object], spark: SparkSession) -> KafkaSi
         ),
         (lambda frame: frame.drop("value"), {}, "Required attribute 'value' not found"),
         (lambda frame: frame, {"kafka.bootstrap.servers": "127.0.0.1:{unused}"}, "{unused}: Connection refused"),
-        (lambda frame: frame, {"topic": "not-there"}, "topic not-there: does not exist."),
+        (lambda frame: frame, {"topic": "not-there"}, "Topic 'not-there' does not exist."),
         (
             lambda frame: frame,
             {"topic": "ordres"},
-            "topic ordres: does not exist.\nWhat to do: Did you mean 'orders'? Correct the name",
+            "Topic 'ordres' does not exist.\nWhat to do: Did you mean 'orders'? Correct the name",
         ),
     ],
     ids=["a misspelt option", "no value", "a wrong address", "a wrong topic", "a topic misspelt"],

@@ -22,7 +22,7 @@ UNAUTHORIZED = {
     "ignore": "ConfigurationError Save mode Ignore not allowed for Kafka.",
     "continuous": "ConfigurationError trigger(continuous=...) is not supported",
     "tpoic": "ConfigurationError Unknown option 'tpoic'. Did you mean 'topic'?",
-    "topic": "PreflightError Kafka cannot be written to, and nothing was written: topic not-there: does not exist.",
+    "topic": "PreflightError Cannot write to Kafka; nothing was written. Topic 'not-there' does not exist.",
     "kafka.bootstrap.servers": "no-such-host.invalid:1: the name cannot be resolved",
     "no value": "SchemaError Required attribute 'value' not found",
 }

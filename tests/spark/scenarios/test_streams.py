@@ -44,7 +44,7 @@ def options(broker: EmbeddedBroker, tmp_path: Path, topic: str = "t") -> dict[st
     ("change", "kind", "message"),
     [
         ({"tPoic": "t"}, ConfigurationError, r"Unknown option 'tPoic'\. Did you mean 'topic'"),
-        ({"topic": "not-there"}, PreflightError, "topic not-there: does not exist"),
+        ({"topic": "not-there"}, PreflightError, "Topic 'not-there' does not exist"),
         ({"topic": "conuts"}, PreflightError, "does not exist[^?]* Did you mean 'counts'"),
     ],
 )

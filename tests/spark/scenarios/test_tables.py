@@ -81,7 +81,7 @@ def test_threads_that_did_not_create_the_session_can_write_tables(
     ("change", "kind", "message"),
     [
         ({"tpoic": "x"}, ConfigurationError, "Did you mean 'topic'?"),
-        ({"topic": "not-there"}, PreflightError, "topic not-there: does not exist"),
+        ({"topic": "not-there"}, PreflightError, "Topic 'not-there' does not exist"),
     ],
 )
 def test_raises_error_before_table_creation_and_any_task(  # noqa: PLR0913 - a table of cases
