@@ -7,7 +7,11 @@ import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 
-from spark_kafka_sink.client.option_suggestions import KAFKA_PYTHON_OPTIONS, LIBRDKAFKA_OPTIONS
+from spark_kafka_sink.client.option_suggestions import (
+    KAFKA_PYTHON_OPTIONS,
+    LIBRDKAFKA_OPTIONS,
+    OPTIONS_WITHOUT_REPLACEMENT,
+)
 from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
 from spark_kafka_sink.options import Option
 from spark_kafka_sink.producer.options import PRODUCER_OPTIONS
@@ -80,11 +84,15 @@ def build_sections() -> dict[str, str]:
         + _format_list(f"names that begin with `{prefix}` or `kafka.{prefix}`" for prefix in REGISTRY_PREFIXES),
         "others": "\n".join(
             [
-                "| librdkafka, kafka-python | here |",
+                "| librdkafka, kafka-python | Use instead |",
                 "| --- | --- |",
                 *(
                     f"| `{name}` | {_format_names(text)} |"
                     for name, text in (LIBRDKAFKA_OPTIONS | KAFKA_PYTHON_OPTIONS).items()
+                ),
+                *(
+                    f"| `{name}` | {_format_names(predicate)} |"
+                    for name, (_, predicate) in OPTIONS_WITHOUT_REPLACEMENT.items()
                 ),
             ]
         )

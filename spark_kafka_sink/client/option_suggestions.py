@@ -39,6 +39,7 @@ _KERBEROS = "a ticket in the cache of the process (kinit), with {sasl.kerberos.s
 _NO_REVOCATION_LISTS = "not available: certificate revocation lists are not read"
 _RECEIVE_LIMIT = "not needed: responses of more than 100 MB are rejected"
 _CONSUMER_ONLY = "not needed: only consumers use it"
+_LIBRDKAFKA, _KAFKA_PYTHON = "librdkafka", "kafka-python"
 _LOGGING = "Python's logging, logger spark_kafka_sink"
 
 LIBRDKAFKA_OPTIONS: dict[str, str] = {
@@ -59,21 +60,13 @@ LIBRDKAFKA_OPTIONS: dict[str, str] = {
     "record",
     "interceptors": "not available as an option: pass interceptors= to KafkaProducer, or change the records before the "
     "write",
-    "default.topic.config": "not needed: set the options in it like all others",
     "socket.timeout.ms": "{request.timeout.ms}",
     "socket.send.buffer.bytes": "{send.buffer.bytes}",
     "socket.receive.buffer.bytes": "{receive.buffer.bytes}",
-    "receive.message.max.bytes": _RECEIVE_LIMIT,
-    "reconnect.backoff.jitter.ms": "not needed: {reconnect.backoff.ms} and {reconnect.backoff.max.ms} have jitter",
-    "api.version.request.timeout.ms": "not needed: {request.timeout.ms} limits all requests",
     "topic.metadata.refresh.interval.ms": "{metadata.max.age.ms}",
-    "enable.ssl.certificate.verification": "not needed: certificates are always verified",
     "ssl.ca.location": _PEM_TRUSTSTORE,
     "ssl.ca.pem": "{ssl.truststore.certificates}",
     "ssl_ca": "{ssl.truststore.certificates}",
-    "ssl.crl.location": _NO_REVOCATION_LISTS,
-    "ssl.engine.location": "not available: engines of OpenSSL are not loaded",
-    "ssl.providers": "not available: only the default providers of OpenSSL are used",
     "ssl.certificate.location": _PEM_KEYSTORE,
     "ssl.certificate.pem": "{ssl.keystore.certificate.chain}",
     "ssl.key.location": _PEM_KEYSTORE,
@@ -92,41 +85,59 @@ LIBRDKAFKA_OPTIONS: dict[str, str] = {
     "with the key",
     "sasl.oauthbearer.grant.type": "{sasl.oauthbearer.jwt.retriever.class}, for the grant jwt-bearer "
     "org.apache.kafka.common.security.oauthbearer.JwtBearerJwtRetriever",
-    "sasl.oauthbearer.method": "not needed: {sasl.oauthbearer.token.endpoint.url} selects the method",
     "sasl.oauthbearer.extensions": f'{{sasl.jaas.config}}: {_OAUTHBEARER_LOGIN_MODULE} extension_<name>="<value>";',
     "sasl.oauthbearer.config": _UNSECURED_TOKEN,
     "enable.sasl.oauthbearer.unsecure.jwt": _UNSECURED_TOKEN,
     "sasl.oauthbearer.metadata.authentication.type": f"{_TOKEN_CALLBACK}, a function that requests the token",
     "oauthbearer_token_refresh_cb": _TOKEN_CALLBACK,
     "oauth_cb": _TOKEN_CALLBACK,
-    "group.protocol": _CONSUMER_ONLY,
-    "session.timeout.ms": _CONSUMER_ONLY,
-    "fetch.error.backoff.ms": _CONSUMER_ONLY,
-    "fetch.queue.backoff.ms": _CONSUMER_ONLY,
     "debug": _LOGGING,
     "log_level": _LOGGING,
-    "statistics.interval.ms": "not needed: call KafkaProducer.metrics()",
+    "statistics.interval.ms": "KafkaProducer.metrics()",
 }
-"""The option to use here, or other advice, by librdkafka's option name."""
+"""The option, or something else, to use instead of an option of librdkafka."""
 
 KAFKA_PYTHON_OPTIONS: dict[str, str] = {
     "ssl_cafile": _PEM_TRUSTSTORE,
     "ssl_certfile": _PEM_KEYSTORE,
     "ssl_keyfile": _PEM_KEYSTORE,
     "ssl_password": "{ssl.key.password}",
-    "ssl_crlfile": _NO_REVOCATION_LISTS,
     "ssl_ciphers": "{ssl.cipher.suites}",
     "ssl_check_hostname": "{ssl.endpoint.identification.algorithm}",
     "sasl_plain_username": _JAAS_CONFIG,
     "sasl_plain_password": _JAAS_CONFIG,
     "sasl_kerberos_name": "{sasl.kerberos.service.name}, without the name of a host",
-    "sasl_kerberos_domain_name": "not needed: the service of a broker has the name of the broker's host",
     "sasl_oauth_token_provider": _TOKEN_CALLBACK,
-    "receive_message_max_bytes": _RECEIVE_LIMIT,
     "bootstrap_timeout_ms": "{max.block.ms}",
-    "api_version": "not needed: the client asks the brokers for their versions",
 }
-"""The option to use here, or other advice, by kafka-python's option name."""
+"""The option to use instead of an option of kafka-python."""
+
+OPTIONS_WITHOUT_REPLACEMENT: dict[str, tuple[str, str]] = {
+    "default.topic.config": (_LIBRDKAFKA, "not needed: set the options in it like all others"),
+    "receive.message.max.bytes": (_LIBRDKAFKA, _RECEIVE_LIMIT),
+    "reconnect.backoff.jitter.ms": (
+        _LIBRDKAFKA,
+        "not needed: {reconnect.backoff.ms} and {reconnect.backoff.max.ms} have jitter",
+    ),
+    "api.version.request.timeout.ms": (_LIBRDKAFKA, "not needed: {request.timeout.ms} limits all requests"),
+    "enable.ssl.certificate.verification": (_LIBRDKAFKA, "not needed: certificates are always verified"),
+    "ssl.crl.location": (_LIBRDKAFKA, _NO_REVOCATION_LISTS),
+    "ssl.engine.location": (_LIBRDKAFKA, "not available: engines of OpenSSL are not loaded"),
+    "ssl.providers": (_LIBRDKAFKA, "not available: only the default providers of OpenSSL are used"),
+    "sasl.oauthbearer.method": (_LIBRDKAFKA, "not needed: {sasl.oauthbearer.token.endpoint.url} selects the method"),
+    "group.protocol": (_LIBRDKAFKA, _CONSUMER_ONLY),
+    "session.timeout.ms": (_LIBRDKAFKA, _CONSUMER_ONLY),
+    "fetch.error.backoff.ms": (_LIBRDKAFKA, _CONSUMER_ONLY),
+    "fetch.queue.backoff.ms": (_LIBRDKAFKA, _CONSUMER_ONLY),
+    "ssl_crlfile": (_KAFKA_PYTHON, _NO_REVOCATION_LISTS),
+    "sasl_kerberos_domain_name": (
+        _KAFKA_PYTHON,
+        "not needed: the service of a broker has the name of the broker's host",
+    ),
+    "receive_message_max_bytes": (_KAFKA_PYTHON, _RECEIVE_LIMIT),
+    "api_version": (_KAFKA_PYTHON, "not needed: the client requests the versions that the brokers support"),
+}
+"""Options that nothing replaces: for each, its client, and the predicate of a sentence about the option."""
 
 
 def build_unknown_option_fault(name: str, known_names: Collection[str], component: str) -> OptionFault:
@@ -151,9 +162,12 @@ def _suggest_for_other_clients(name: str, known_names: Collection[str]) -> str |
     """Return a suggestion if the name is an option of librdkafka or kafka-python, else None."""
     dotted_name = name.replace("_", ".")
     if dotted_name != name and dotted_name in known_names:
-        return f"Option names have dots here: {option_placeholder(dotted_name)}."
-    for client, replacements in (("librdkafka", LIBRDKAFKA_OPTIONS), ("kafka-python", KAFKA_PYTHON_OPTIONS)):
+        return f"Use the name with dots: {option_placeholder(dotted_name)}."
+    for client, replacements in ((_LIBRDKAFKA, LIBRDKAFKA_OPTIONS), (_KAFKA_PYTHON, KAFKA_PYTHON_OPTIONS)):
         if name in replacements:
             replacement = replacements[name]
-            return f"That is {client}'s name; here it is {replacement}" + ("" if replacement.endswith(";") else ".")
+            return f"That is {client}'s name. Instead, use {replacement}" + ("" if replacement.endswith(";") else ".")
+    if name in OPTIONS_WITHOUT_REPLACEMENT:
+        client, predicate = OPTIONS_WITHOUT_REPLACEMENT[name]
+        return f"That is {client}'s name. The option is {predicate}."
     return None

@@ -12,6 +12,8 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from spark_kafka_sink.diagnostics.text import format_count
+
 MAX_LISTED_TOPICS = 20
 """The number of topics whose row counts are stored one by one, to show them in messages."""
 _DIGEST_CHARACTERS = 32
@@ -55,7 +57,8 @@ class BatchSummary:
 
     def __str__(self) -> str:
         topics = ", ".join(f"{topic}: {count}" for topic, count in self.topics)
-        return f"{self.rows} rows with {self.payload_bytes} bytes in total ({topics or 'no topic'})"
+        size = f"{format_count(self.rows, 'row')} with {format_count(self.payload_bytes, 'byte')}"
+        return f"{size} in total ({topics or 'no topic'})"
 
 
 def summarize_tasks(task_counts: Iterable[tuple[Mapping[str, int], int]]) -> BatchSummary:

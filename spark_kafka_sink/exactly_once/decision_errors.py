@@ -188,11 +188,13 @@ def build_unknown_outcome_remedy(entry: Entry) -> str:
     finish = f"`{build_command('finish', entry)}` {describe_finish_deadline(entry)}"
     if is_generated_job_prefix(entry.prefix):  # no other job uses the prefix, so `abort` affects no other job
         return (
-            f"{warning}run `{build_command('abort', entry)}` {LOG_TOPIC_HINT}, which aborts the job if it is not "
-            f"decided, is rejected if it is, and says so if it is already committed. If it is decided, commit the open "
-            f"transactions with {finish} If the log has no entry for the prefix, the job was committed or aborted "
-            "before. Then compare its rows with the records in Kafka, and write only the missing ones. "
-            f"{COMPARISON_HINT}"
+            f"{warning}run `{build_command('abort', entry)}` {LOG_TOPIC_HINT}:\n"
+            "- It aborts the job if the job is not decided. Then run the job again, unless another run of it is "
+            "committed.\n"
+            "- It says so if the job is already committed. Do not run the job again.\n"
+            f"- It is rejected if the job is decided. Then commit the open transactions with {finish}\n"
+            "- It fails if the log has no entry for the prefix: the job was committed or aborted before. Compare its "
+            f"rows with the records in Kafka, and write only the missing ones. {COMPARISON_HINT}"
         )
     return (
         f"{warning}find the prefix's last decision with `{build_command('list', entry)}` {LOG_TOPIC_HINT}:\n"

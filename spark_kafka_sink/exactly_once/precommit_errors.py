@@ -211,14 +211,18 @@ def build_checkpoint_mismatch_error(entry: Entry, checkpoint: str) -> ExactlyOnc
     return ExactlyOnceError(
         join_sentences(
             f"transactionalIdPrefix {entry.prefix} is in use by a query with the checkpoint {entry.checkpoint}, and "
-            f"this query has the checkpoint {checkpoint}. Nothing was written. Give each query its own prefix. If the "
-            "checkpoint was moved, move it back, let the query finish its last batch at the old location, and stop it. "
-            "Check that `pykafka transactions` shows the query's last decision as done, and that the checkpoint's "
-            "commits folder contains a file with the number of this batch. If not, start and stop the query once more, "
-            "and check again, because the batch would otherwise be written twice. Then move the checkpoint to the new "
-            "location, and start the query there with another prefix or without a prefix. If both are the same "
-            "location, specify it as before.",
+            f"this query has the checkpoint {checkpoint}. Nothing was written.",
             describe_unknown_writer(entry),
+            "What to do:\n"
+            "- If two queries have this prefix, give each query its own prefix.\n"
+            "- If both checkpoints are the same location, specify it as before.\n"
+            "- If the checkpoint was moved:\n"
+            "  1. Move it back, let the query finish its last batch at the old location, and stop it.\n"
+            "  2. Check that `pykafka transactions` shows the query's last decision as done, and that the checkpoint's "
+            "commits folder contains a file with the number of this batch. If not, start and stop the query once more, "
+            "and check again, because the batch would otherwise be written twice.\n"
+            "  3. Move the checkpoint to the new location, and start the query there with another prefix or without a "
+            "prefix.",
         )
     )
 
@@ -277,7 +281,7 @@ def build_replay_mismatch_error(
     """
     if batch.key is None:
         other_cause = "the checkpoint was restored or copied"
-        newest_checkpoint = "If there is a newer checkpoint, continue with it."
+        newest_checkpoint = "- If there is a newer checkpoint, continue with it.\n"
     else:
         other_cause = "the key is used for another job"
         newest_checkpoint = ""
@@ -285,13 +289,12 @@ def build_replay_mismatch_error(
         f"{batch} is already in Kafka (prefix {entry.prefix}), but with different rows: {decided_summary} were "
         f"committed, and this run has {summary}. Nothing was written now. The source returns different rows when it is "
         f"read again, or {other_cause}.",
-        remedy=join_sentences(
-            newest_checkpoint,
-            "If the plan itself returns different rows, because of rand() or the current time in a filter, set "
-            'onReplayMismatch to "warn" to keep the rows that were committed first. Otherwise, compare the rows of '
-            "this run with the records in Kafka.",
-            _describe_how_to_complete(batch),
-        ),
+        remedy="What to do:\n"
+        f"{newest_checkpoint}"
+        "- If the plan itself returns different rows, because of rand() or the current time in a filter, set "
+        'onReplayMismatch to "warn" to keep the rows that were committed first.\n'
+        "- Otherwise, compare the rows of this run with the records in Kafka. "
+        f"{_describe_how_to_complete(batch, indentation='  ')}",
     )
 
 
@@ -307,20 +310,23 @@ def build_unproven_decision_error(
         f"The decision log says that {batch} is already in Kafka (prefix {entry.prefix}) and had "
         f"{decided_summary}; this run has {summary}. However, it is not known who wrote this log entry. "
         f"{_UNKNOWN_WRITER_REASON} Nothing was written now.",
-        remedy=join_sentences(
-            "Compare the rows of this run with the records in Kafka.", _describe_how_to_complete(batch)
-        ),
+        remedy=f"Compare the rows of this run with the records in Kafka. {_describe_how_to_complete(batch)}",
     )
 
 
-def _describe_how_to_complete(batch: Batch) -> str:
-    """Say what to do once the rows of a batch that was not skipped have been compared with the records in Kafka."""
+def _describe_how_to_complete(batch: Batch, indentation: str = "") -> str:
+    """Say how to compare the rows of a batch that was not skipped with the records in Kafka, and what to do then.
+
+    `indentation`: the spaces before each item of the list of results.
+    """
     option = "transactionalIdPrefix" if batch.key is None else "idempotencyKey"
     return (
-        f"{COMPARISON_HINT} If only some of the rows are there, first write the missing ones with a separate job. "
-        'When all of them are there, set onReplayMismatch to "warn" for this run to keep the committed rows. If none '
-        f"of them are there, start with another {option}. Do so only then: it writes all rows of this run, even those "
-        "that are already in Kafka."
+        f"{COMPARISON_HINT}\n"
+        f'{indentation}- All rows are there: set onReplayMismatch to "warn" for this run to keep the committed rows.\n'
+        f"{indentation}- Only some are there: first write the missing ones with a separate job. Then set "
+        'onReplayMismatch to "warn" for this run.\n'
+        f"{indentation}- None are there: start with another {option}. Do so only then: it writes all rows of this run, "
+        "even those that are already in Kafka."
     )
 
 

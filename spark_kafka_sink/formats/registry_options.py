@@ -195,7 +195,7 @@ def suggest_for_serializers(name: str) -> str | None:
     name = name.removeprefix(REGISTRY_PREFIX)
     credential_option = next((text for prefix, text in _CREDENTIAL_OPTIONS.items() if name.startswith(prefix)), None)
     replacement = SERIALIZER_OPTIONS.get(name, credential_option)
-    return None if replacement is None else f"That is the name in Confluent's serializers; here it is {replacement}."
+    return None if replacement is None else f"That is the name in Confluent's serializers. Instead, use {replacement}."
 
 
 def parse_registry_options(

@@ -171,7 +171,7 @@ class WriteReport(WriteFigures):
             topics[_MAX_NAMED_TOPICS:] = [format_count(len(topics) - _MAX_NAMED_TOPICS, "other topic")]
         destination = f" to {', '.join(topics)}" if topics else ""
         rows = f"{format_count(self.rows, 'row')} ({format_bytes(self.bytes)}){destination}"
-        result = f"wrote {rows}" if self.is_acknowledged else f"sent, not acknowledged (acks=0): {rows}"
+        result = f"Wrote {rows}" if self.is_acknowledged else f"Sent, not acknowledged (acks=0): {rows}"
         tasks = f"{format_count(self.tasks, 'task')}, the longest {self.longest_task_ms} ms"
         retries = f"{format_count(self.retries, 'record')} retried"
         dead_letters = format_count(self.dead_letters, "dead letter")

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from spark_kafka_sink.diagnostics.text import format_count
 from spark_kafka_sink.errors import ConfigurationError, DeliveryError, IllegalStateError
 from spark_kafka_sink.producer.column_plan import ColumnPlan
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
@@ -199,10 +200,16 @@ def commit_and_report(
     if exactly_once_write is not None:
         exactly_once_write.commit(reports)
     report = build_write_report(reports, None if reports else default_batch_name)
-    # Rows in the dead-letter topic are missing from the topic, so warn about them.
-    LOGGER.log(logging.WARNING if report.dead_letters else logging.INFO, "%s", report.line())
     if any(task_report.was_already_committed for task_report in reports):
-        LOGGER.info("Wrote no rows, because an earlier run has already committed the batch [%s]", report.batch)
+        skipped_count = sum(sum(task_report.skipped_rows.values()) for task_report in reports)
+        LOGGER.info(
+            "Skipped %s, because an earlier run has already committed the batch [%s]",
+            format_count(skipped_count, "row"),
+            report.batch,
+        )
+    else:
+        # Rows in the dead-letter topic are missing from the topic, so warn about them.
+        LOGGER.log(logging.WARNING if report.dead_letters else logging.INFO, "%s", report.line())
     publish_report(options, report)
 
 
@@ -242,7 +249,7 @@ def _log_written_rows(report: WriteReport, *, finished_count: int, task_count: i
     if report.rows or report.dead_letters:
         LOGGER.warning(
             "The write failed after %d of %d tasks had finished. The rows of finished tasks %s in Kafka, and running "
-            "the write again writes them again: %s",
+            "the write again writes them again. %s",
             finished_count,
             task_count,
             "remain" if report.is_acknowledged else "may be",

@@ -11,6 +11,7 @@ import pytest
 from spark_kafka_sink.client.option_suggestions import (
     KAFKA_PYTHON_OPTIONS,
     LIBRDKAFKA_OPTIONS,
+    OPTIONS_WITHOUT_REPLACEMENT,
     build_unknown_option_fault,
     suggest_option_name,
 )
@@ -24,34 +25,38 @@ LIBRDKAFKA_NAMES = Path(__file__).with_name("librdkafka_options.txt").read_text(
 OTHER_NAMES = {*LIBRDKAFKA_NAMES, *kafka.KafkaProducer.DEFAULT_CONFIG} - KNOWN
 
 
-@pytest.mark.parametrize("name", [*LIBRDKAFKA_OPTIONS, *KAFKA_PYTHON_OPTIONS])
+@pytest.mark.parametrize("name", [*LIBRDKAFKA_OPTIONS, *KAFKA_PYTHON_OPTIONS, *OPTIONS_WITHOUT_REPLACEMENT])
 def test_foreign_names_lead_to_supported_options(name: str) -> None:
     assert name not in KNOWN
-    named = re.findall(r"\{([^}]+)\}", (LIBRDKAFKA_OPTIONS | KAFKA_PYTHON_OPTIONS)[name])
+    suggestion = suggest_option_name(name, KNOWN)
+    assert re.match(r"That is (librdkafka|kafka-python)'s name\. (Instead, use|The option is) ", suggestion)
+    named = re.findall(r"\{([^}]+)\}", suggestion)
     unsupported_names = {name for name, option in PRODUCER_OPTIONS.items() if option.unsupported_reason}
     unsupported_names |= {name for name, option in SECURITY_OPTIONS.items() if option.unsupported_reason}
     assert all(option in KNOWN and option not in unsupported_names for option in named)
 
 
-@pytest.mark.parametrize("name", sorted(OTHER_NAMES - {*LIBRDKAFKA_OPTIONS, *KAFKA_PYTHON_OPTIONS}))
+@pytest.mark.parametrize(
+    "name", sorted(OTHER_NAMES - {*LIBRDKAFKA_OPTIONS, *KAFKA_PYTHON_OPTIONS, *OPTIONS_WITHOUT_REPLACEMENT})
+)
 def test_suggests_no_option_that_is_only_similar_to_name_of_another_client(name: str) -> None:
     java_name = name.replace("_", ".")
-    expected = f"Option names have dots here: {{{java_name}}}." if java_name in KNOWN else ""
+    expected = f"Use the name with dots: {{{java_name}}}." if java_name in KNOWN else ""
     assert suggest_option_name(name, KNOWN) == expected
 
 
 def test_suggests_complete_login_module_for_oauthbearer_extensions() -> None:
     suggestion = suggest_option_name("sasl.oauthbearer.extensions", KNOWN)
     module = 'org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required extension_<name>="<value>";'
-    assert suggestion == f"That is librdkafka's name; here it is {{sasl.jaas.config}}: {module}"
+    assert suggestion == f"That is librdkafka's name. Instead, use {{sasl.jaas.config}}: {module}"
 
 
 def test_suggests_option_name() -> None:
     assert (
         suggest_option_name("message.timeout.ms", KNOWN)
-        == "That is librdkafka's name; here it is {delivery.timeout.ms}."
+        == "That is librdkafka's name. Instead, use {delivery.timeout.ms}."
     )
-    assert suggest_option_name("max_block_ms", KNOWN) == "Option names have dots here: {max.block.ms}."
+    assert suggest_option_name("max_block_ms", KNOWN) == "Use the name with dots: {max.block.ms}."
     assert suggest_option_name("lingr.ms", KNOWN) == "Did you mean {linger.ms}?"
     assert suggest_option_name("zzzzzz", KNOWN) == ""
 

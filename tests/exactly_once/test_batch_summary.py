@@ -36,3 +36,4 @@ def test_sums_contents_of_tasks() -> None:
 def test_str_lists_rows_bytes_and_topics() -> None:
     assert str(BatchSummary.from_row_counts({"b": 1, "a": 3}, 40)) == "4 rows with 40 bytes in total (a: 3, b: 1)"
     assert str(BatchSummary.from_row_counts({}, 0)) == "0 rows with 0 bytes in total (no topic)"
+    assert str(BatchSummary.from_row_counts({"a": 1}, 1)) == "1 row with 1 byte in total (a: 1)"

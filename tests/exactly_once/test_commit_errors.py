@@ -183,11 +183,14 @@ def test_undecided_job_may_be_run_again_unless_another_run_of_it_is_committed(en
 def test_job_in_doubt_is_aborted_if_no_other_job_can_use_its_prefix() -> None:
     remedy = decision_errors.build_unknown_outcome_remedy(UNNAMED_JOB)
     command = f"`pykafka transactions abort --bootstrap-server HOST:PORT --prefix {UNNAMED_JOB.prefix}`"
-    assert f"run {command} (add --log-topic" in remedy
-    assert (
-        "which aborts the job if it is not decided, is rejected if it is, and says so if it is already committed."
-        in remedy
-    )
+    instruction, *results = remedy.splitlines()
+    assert f"run {command} (add --log-topic" in instruction
+    assert [result.partition(". ")[0].partition(": ")[0] for result in results] == [
+        "- It aborts the job if the job is not decided",
+        "- It says so if the job is already committed",
+        "- It is rejected if the job is decided",
+        "- It fails if the log has no entry for the prefix",
+    ]
     assert "transactions list" not in remedy
 
 

@@ -12,6 +12,7 @@ from spark_kafka_sink.broker.listener_config import ListenerConfig
 from spark_kafka_sink.errors import BrokerError, DecodeError, ExactlyOnceError, PreflightError, ProducerFencedError
 from spark_kafka_sink.exactly_once import commit_errors, precommit_errors
 from spark_kafka_sink.exactly_once.batch_summary import BatchSummary
+from spark_kafka_sink.exactly_once.decision_errors import COMPARISON_HINT
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, WriterKind
 from spark_kafka_sink.exactly_once.job_names import JOB_PREFIX
@@ -127,11 +128,11 @@ def test_moved_checkpoint_must_contain_last_decided_batch() -> None:
     """A stop may interrupt the query after the sink's commit and before Spark's. The batch is then run again."""
     message = str(precommit_errors.build_checkpoint_mismatch_error(ENTRY, "/b"))
     steps = (
-        "move it back, let the query finish its last batch at the old location, and stop it",
+        "Move it back, let the query finish its last batch at the old location, and stop it",
         "Check that `pykafka transactions` shows the query's last decision as done, and that the checkpoint's commits "
         "folder contains a file with the number of this batch",
         "If not, start and stop the query once more, and check again",
-        "Then move the checkpoint to the new location, and start the query there with another prefix",
+        "Move the checkpoint to the new location, and start the query there with another prefix",
     )
     positions = [message.find(step) for step in steps]
     assert -1 not in positions
@@ -155,7 +156,7 @@ SUMMARY, OTHER_SUMMARY = (BatchSummary.from_row_counts({"t": rows}, rows) for ro
             "transactionalIdPrefix",
             "idempotencyKey",
             "or the checkpoint was restored or copied.",
-            "If there is a newer checkpoint, continue with it. ",
+            "- If there is a newer checkpoint, continue with it.\n",
         ),
         (
             Batch(key="today", scope="t"),
@@ -173,15 +174,20 @@ def test_mismatch_advises_new_name_only_if_all_rows_are_missing(
     """A new key or prefix is not compared with any decision, so it writes the committed rows once more."""
     message = str(precommit_errors.build_replay_mismatch_error(Entry("p"), batch, SUMMARY, OTHER_SUMMARY))
     assert f"Nothing was written now. The source returns different rows when it is read again, {cause} " in message
-    assert f"{cause} {newest_checkpoint}If the plan itself returns different rows" in message
-    assert "If only some of the rows are there, first write the missing ones with a separate job." in message
+    assert f"{cause} What to do:\n{newest_checkpoint}- If the plan itself returns different rows" in message
+    results = (
+        '\n  - All rows are there: set onReplayMismatch to "warn" for this run to keep the committed rows.'
+        "\n  - Only some are there: first write the missing ones with a separate job. Then set onReplayMismatch to "
+        '"warn" for this run.'
+        f"\n  - None are there: start with another {option}. Do so only then: it writes all rows of this run, even "
+        "those that are already in Kafka."
+    )
     assert message.endswith(
-        f"If none of them are there, start with another {option}. Do so only then: it writes all rows of this run, "
-        "even those that are already in Kafka."
+        f"\n- Otherwise, compare the rows of this run with the records in Kafka. {COMPARISON_HINT}{results}"
     )
     assert other_option not in message
     unproven = str(precommit_errors.build_unproven_decision_error(Entry("p"), batch, SUMMARY, SUMMARY))
-    assert unproven.endswith(message[message.index("If only some of the rows") :])
+    assert unproven.endswith(results.replace("\n  - ", "\n- "))
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ def test_remedy_names_prefix_of_transactional_ids() -> None:
     cluster.control.when(api=ApiKey.END_TXN, times=None).fail(error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     target = Target(["t"], transactional_id="orders-driver", transactional_id_prefix="orders")
     assert str(run_interactive_checks(cluster, target)[TRANSACTIONS]) == (
-        "transactions: this user is not authorized to use the transactional id orders-driver. Grant this user the "
+        "Transactions: this user is not authorized to use the transactional id orders-driver. Grant this user the "
         "Write and Describe permissions on all transactional ids with the prefix orders."
     )
 

@@ -38,7 +38,7 @@ def test_names_of_other_clients_are_not_ours_and_their_counterparts_exist(
 
 def test_future_suggests_counterpart_of_kafka_python_method() -> None:
     for future in (ColumnsFuture("t", 1), SendFuture(RecordFutures("t"), 0)):
-        message = r"has no attribute 'get'. That is kafka-python's name; here it is result\(timeout\)\.$"
+        message = r"has no attribute 'get'. That is kafka-python's name. Instead, use result\(timeout\)\.$"
         with pytest.raises(AttributeError, match=message) as raised:
             future.get(timeout=10)  # type: ignore[union-attr]
         assert raised.value.name == "get"
@@ -63,7 +63,7 @@ def test_unknown_attribute_raises_as_python_does() -> None:
 def test_unexpected_argument_names_its_counterpart(name: str) -> None:
     message = str(build_unexpected_argument_error([name]))
     assert message.startswith(f"KafkaProducer.send() got an unexpected keyword argument '{name}'")
-    assert ("That is confluent-kafka's name; here it is " in message) == (name in SEND_ARGUMENTS)
+    assert ("That is confluent-kafka's name. Instead, use " in message) == (name in SEND_ARGUMENTS)
 
 
 @pytest.mark.parametrize("kind", [KafkaProducer, SendFuture, ColumnsFuture])

@@ -103,7 +103,7 @@ def test_registry_errors_name_arguments(arguments: dict[str, object], expected: 
     "name", ["schema_registry_auto_register_schemas", "auto_register_schemas", "schema.registry.auto.register.schemas"]
 )
 def test_suggests_schema_source_for_option_of_confluents_serializers(name: str) -> None:
-    with pytest.raises(ConfigurationError, match="here it is 'schema_source', where 'lookup' corresponds to false"):
+    with pytest.raises(ConfigurationError, match="Instead, use 'schema_source', where 'lookup' corresponds to false"):
         plan(formats={name: False})
 
 
@@ -116,5 +116,5 @@ def test_suggests_schema_source_for_option_of_confluents_serializers(name: str) 
     ],
 )
 def test_suggests_argument_for_name_in_confluents_serializers(name: str, argument: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"here it is '{argument}'"):
+    with pytest.raises(ConfigurationError, match=f"Instead, use '{argument}'"):
         plan(formats={name: "x"})

@@ -148,8 +148,8 @@ def test_rejects_deeply_nested_json() -> None:
 
 def test_log_line_reports_rows_sent_without_acknowledgement() -> None:
     unacknowledged = dataclasses.replace(make_report(), is_acknowledged=False)
-    assert unacknowledged.line().startswith("sent, not acknowledged (acks=0): 1,000 rows (")
-    assert make_report().line().startswith("wrote 1,000 rows (")
+    assert unacknowledged.line().startswith("Sent, not acknowledged (acks=0): 1,000 rows (")
+    assert make_report().line().startswith("Wrote 1,000 rows (")
     assert not parse_report(unacknowledged.to_json()).is_acknowledged
 
 

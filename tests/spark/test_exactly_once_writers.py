@@ -289,14 +289,21 @@ def test_process_that_knows_only_the_options_commits_stream(spark: Spark, broker
     assert read_values(broker) == ["0", "0", "1", "1", "2", "2"]
 
 
-def test_skips_all_rows_of_decided_micro_batch(spark: Spark, broker: EmbeddedBroker) -> None:
+def test_skips_all_rows_of_decided_micro_batch(
+    spark: Spark, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
     batch_options = {"query_id": "q", "batch_id": "0"}
     spark.committing().commit([spark.task(spark.batch(), rows("a"), **batch_options)], 0)
     again = rows("a")
     message = spark.task(spark.batch(), again, **batch_options)
     assert next(again, None) is None
     assert (message.was_already_committed, message.totals.rows, message.transaction) == (True, 0, None)
-    spark.committing().commit([message], 0)
+    caplog.clear()
+    with caplog.at_level("INFO"):
+        spark.committing().commit([message], 0)
+    assert [record.getMessage() for record in caplog.records if record.name == "spark_kafka_sink"] == [
+        "Skipped 1 row, because an earlier run has already committed the batch [q/0]"
+    ]
     assert read_values(broker, "read_uncommitted") == ["a"]
 
 

@@ -25,7 +25,7 @@ def test_unknown_offset_is_not_the_first_offset() -> None:
 
 def test_logs_written_rows_in_one_line() -> None:
     assert build_write_report([create_task_report(0), create_task_report(1, first=10)]).line() == (
-        "wrote 20 rows (2.0 KB) to orders (1 partition); 2 tasks, the longest 5 ms; 2 records retried; "
+        "Wrote 20 rows (2.0 KB) to orders (1 partition); 2 tasks, the longest 5 ms; 2 records retried; "
         "0 dead letters [query/12]"
     )
 

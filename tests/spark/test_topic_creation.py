@@ -144,7 +144,8 @@ def test_connection_error_of_topic_creation_has_remedy(broker: EmbeddedBroker) -
 
 def test_error_of_topic_creation_names_options_as_spark_job_does(broker: EmbeddedBroker) -> None:
     tls = {"kafka__security__protocol": "SSL", "kafka__ssl__truststore__location": "/missing/ca.pem"}
-    with pytest.raises(PreflightError, match=r"^Cannot write to Kafka; nothing was written: kafka\.ssl\.truststore\.location is /missing"):
+    message = r"^Cannot write to Kafka; nothing was written: kafka\.ssl\.truststore\.location is /missing"
+    with pytest.raises(PreflightError, match=message):
         check(broker, checkConnection="false", **tls)
 
 

@@ -50,7 +50,7 @@ def test_prints_results_of_writes_but_no_connection_messages(capsys: pytest.Capt
     with logging_as_in_a_worker():
         KafkaBatchWriter(OPTIONS, ColumnPlan(value=0)).commit([create_task_report(0)])
         logging.getLogger("spark_kafka_sink.client.connections").info("Connected")
-    assert re.fullmatch(rf"{TIME} INFO spark_kafka_sink: wrote 10 rows .*\n", capsys.readouterr().err)
+    assert re.fullmatch(rf"{TIME} INFO spark_kafka_sink: Wrote 10 rows .*\n", capsys.readouterr().err)
 
 
 def test_prints_message_once_after_several_tasks(capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,7 +20,7 @@ from tests.spark.task_reports import OPTIONS, create_task_report
 def test_reports_write_without_tasks(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO"):
         commit_and_report(OPTIONS, [], "batch 4")
-    assert "wrote 0 rows (0 B); 0 tasks" in caplog.text
+    assert "Wrote 0 rows (0 B); 0 tasks" in caplog.text
 
 
 @pytest.mark.parametrize(("dead_letters", "level"), [(0, "INFO"), (1, "WARNING")])
@@ -55,7 +55,7 @@ def test_abort_logs_rows_that_remain_in_kafka(caplog: pytest.LogCaptureFixture) 
     abort_and_report(OPTIONS, [create_task_report(0), None, None], "batch 7")
     logged = caplog.text
     assert "after 1 of 3 tasks had finished. The rows of finished tasks remain in Kafka" in logged
-    assert "wrote 10 rows" in logged
+    assert "Wrote 10 rows" in logged
 
 
 def test_abort_mentions_no_rows_of_finished_tasks_when_there_are_none(caplog: pytest.LogCaptureFixture) -> None:
@@ -83,7 +83,7 @@ def test_logs_rows_with_acks_0_as_sent(caplog: pytest.LogCaptureFixture) -> None
     with caplog.at_level("INFO"):
         commit_and_report(OPTIONS, [unacknowledged, create_task_report(1)])
         abort_and_report(OPTIONS, [unacknowledged, None])
-    assert caplog.text.count("sent, not acknowledged (acks=0): ") == 2
+    assert caplog.text.count("Sent, not acknowledged (acks=0): ") == 2
     assert "The rows of finished tasks may be in Kafka" in caplog.text
     assert "wrote" not in caplog.text
 

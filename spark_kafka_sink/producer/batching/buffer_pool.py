@@ -172,7 +172,7 @@ class MemoryLease:
     """Reserved bytes that several holders share, and that return to the pool when the last holder is removed.
 
     A holder is a batch, or a stage (a topic's staging buffer) from which batches are being filled. The methods are
-    thread-safe, but `transfer` does not lock its target.
+    thread-safe, but `transfer_up_to` does not lock its target.
     """
 
     __slots__ = ("__weakref__", "_holders", "_lock", "_needed_bytes", "_pool", "_reserved_bytes", "buffer")

@@ -55,10 +55,10 @@ def test_accepts_options_as_dictionary_keyword_arguments_or_both(broker: Embedde
     ("options", "message"),
     [
         ({"bootstrap_server": "a:1"}, "Did you mean bootstrap.servers?"),
-        ({"sasl_plain_username": "alice"}, "That is kafka-python's name; here it is sasl.jaas.config"),
+        ({"sasl_plain_username": "alice"}, "That is kafka-python's name. Instead, use sasl.jaas.config"),
         (
             {"api_version": (2, 8)},
-            "That is kafka-python's name; here it is not needed: the client asks the brokers",
+            "That is kafka-python's name. The option is not needed: the client requests the versions",
         ),
         ({"lingr_ms": 5}, "lingr_ms is not an option of the Kafka producer. Did you mean linger.ms?"),
     ],
@@ -152,14 +152,20 @@ def test_send_rejects_invalid_arguments_and_suggests_the_call(producer: KafkaPro
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda producer: producer.produce("t", b"v"), r"confluent-kafka's name; here it is send\(topic, value, key\)"),
-        (lambda producer: producer.poll(0), "'KafkaProducer' object has no attribute 'poll'.*; here it is nothing: "),
+        (
+            lambda producer: producer.produce("t", b"v"),
+            r"confluent-kafka's name. Instead, use send\(topic, value, key\)",
+        ),
+        (
+            lambda producer: producer.poll(0),
+            "'KafkaProducer' object has no attribute 'poll'.* does not need it: the producer's own thread",
+        ),
         (
             lambda producer: producer.send("t", b"v").get(timeout=10),
-            r"kafka-python's name; here it is result\(timeout\)",
+            r"kafka-python's name. Instead, use result\(timeout\)",
         ),
-        (lambda producer: producer.send("t", b"v").add_errback(print), r"here it is add_done_callback\(f\)"),
-        (lambda producer: producer.send_and_wait("t", b"v"), r"aiokafka's name; here it is await send\("),
+        (lambda producer: producer.send("t", b"v").add_errback(print), r"Instead, use add_done_callback\(f\)"),
+        (lambda producer: producer.send_and_wait("t", b"v"), r"aiokafka's name. Instead, use await send\("),
     ],
 )
 def test_suggests_method_for_method_of_another_client(producer: KafkaProducer, call: Any, message: str) -> None:
@@ -168,7 +174,7 @@ def test_suggests_method_for_method_of_another_client(producer: KafkaProducer, c
 
 
 def test_suggests_argument_for_argument_of_another_client(producer: KafkaProducer) -> None:
-    message = r"unexpected keyword argument 'on_delivery'. That is confluent-kafka's name; here it is callback=f"
+    message = r"unexpected keyword argument 'on_delivery'. That is confluent-kafka's name. Instead, use callback=f"
     with pytest.raises(TypeError, match=message):
         producer.send("t", b"v", on_delivery=print)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"unexpected keyword argument 'callbak'$"):

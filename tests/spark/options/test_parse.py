@@ -135,7 +135,7 @@ def test_rejects_credentials_of_serializers_if_a_format_uses_a_registry(
     """If they were ignored, requests to the registry would have no credentials."""
     (fault,) = faults(REGISTRY_FORMAT | {prefix + name: "hush-hush"})
     assert f"{prefix}{name}" in fault
-    assert fault.endswith(f". That is the name in Confluent's serializers; here it is {sink_option}")
+    assert fault.endswith(f". That is the name in Confluent's serializers. Instead, use {sink_option}")
     assert "hush-hush" not in fault
 
 
@@ -201,7 +201,7 @@ def test_suggests_schema_source_for_option_of_confluents_serializers(prefix: str
     (fault,) = faults(REGISTRY_FORMAT | {prefix + name: "true"})
     assert f"{prefix}{name}" in fault
     assert ". That is the name in Confluent's serializers" in fault
-    assert f"here it is 'schemaSource', where '{source}' corresponds to " in fault
+    assert f"Instead, use 'schemaSource', where '{source}' corresponds to " in fault
 
 
 @pytest.mark.parametrize("prefix", ["", "kafka."])
@@ -220,7 +220,7 @@ def test_suggests_schema_source_for_option_of_confluents_serializers(prefix: str
 )
 def test_suggests_option_for_name_in_confluents_serializers(prefix: str, name: str, suggestion: str) -> None:
     (fault,) = faults(REGISTRY_FORMAT | {prefix + name: "x"})
-    assert f". That is the name in Confluent's serializers; here it is {suggestion}" in fault
+    assert f". That is the name in Confluent's serializers. Instead, use {suggestion}" in fault
     assert "Did you mean" not in fault
 
 

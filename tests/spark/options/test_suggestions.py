@@ -131,7 +131,7 @@ def test_suggestion_includes_rejection_of_option_that_cannot_be_set(name: str, r
 
 def test_suggestion_does_not_reject_accepted_default() -> None:
     (fault,) = faults(NEEDED | {"kafka.enable_metrics_push": "false"})
-    assert fault.endswith(" Option names have dots here: kafka.enable.metrics.push.")
+    assert fault.endswith(" Use the name with dots: kafka.enable.metrics.push.")
 
 
 @pytest.mark.parametrize("name", ["default.topic.config", "createTopic.configs", "createTopics.config.x"])
@@ -148,13 +148,13 @@ def test_rejects_unknown_option_without_similar_name() -> None:
 @pytest.mark.parametrize(
     ("name", "advice"),
     [
-        ("kafka.ssl.ca.location", "here it is kafka.ssl.truststore.location, with kafka.ssl.truststore.type PEM."),
-        ("kafka.queue.buffering.max.ms", "That is librdkafka's name; here it is kafka.linger.ms."),
+        ("kafka.ssl.ca.location", "Instead, use kafka.ssl.truststore.location, with kafka.ssl.truststore.type PEM."),
+        ("kafka.queue.buffering.max.ms", "That is librdkafka's name. Instead, use kafka.linger.ms."),
         ("kafka.sasl.username", 'PlainLoginModule required username="<user>" password="<password>";'),
-        ("kafka.sasl_plain_password", "That is kafka-python's name; here it is kafka.sasl.jaas.config, for PLAIN: "),
-        ("kafka.linger_ms", "Option names have dots here: kafka.linger.ms."),
-        ("queue.buffering.max.ms", "here it is kafka.linger.ms."),
-        ("compression_type", "Option names have dots here: kafka.compression.type."),
+        ("kafka.sasl_plain_password", "That is kafka-python's name. Instead, use kafka.sasl.jaas.config, for PLAIN: "),
+        ("kafka.linger_ms", "Use the name with dots: kafka.linger.ms."),
+        ("queue.buffering.max.ms", "Instead, use kafka.linger.ms."),
+        ("compression_type", "Use the name with dots: kafka.compression.type."),
     ],
 )
 def test_suggests_kafka_option_for_name_of_another_client(name: str, advice: str) -> None:
