@@ -27,7 +27,7 @@ from spark_kafka_sink.exactly_once.batch_summary import BatchSummary
 from spark_kafka_sink.exactly_once.clients import create_client
 from spark_kafka_sink.exactly_once.entries import Batch, EntryState
 from spark_kafka_sink.exactly_once.log_writer import WriterState
-from spark_kafka_sink.exactly_once.query_transactions import MAX_TRIES
+from spark_kafka_sink.exactly_once.query_transactions import MAX_ATTEMPTS
 from spark_kafka_sink.exactly_once.transaction_aborts import abort_transactions, choose_expected_identity
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.requests.blocking import BlockingClient
@@ -165,11 +165,11 @@ def take_over(client: BlockingClient, description: TransactionDescription) -> Pr
     as well (QueryTransactions.retry_when_fenced).
     """
     transactional_id = description.transactional_id
-    for _ in range(MAX_TRIES):
+    for _ in range(MAX_ATTEMPTS):
         with suppress(ProducerFencedError):
             return init_producer_id(client, transactional_id, TIMEOUT_MS, choose_expected_identity(description))
         description = describe_transactions(client, [transactional_id])[transactional_id]
-    raise AssertionError(f"fenced {MAX_TRIES} times, last at {description}")
+    raise AssertionError(f"fenced {MAX_ATTEMPTS} times, last at {description}")
 
 
 def busiest_coordinator(client: BlockingClient) -> int:

@@ -20,9 +20,9 @@ from integration.support.librdkafka import TIMEOUT_SECONDS, create_topic
 from spark_kafka_sink import KafkaProducer, KafkaSinkError, RecordColumns
 from spark_kafka_sink.cli.main import main
 from spark_kafka_sink.client.options import parse_client_config
-from spark_kafka_sink.exactly_once.delivery import Delivery
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import WriterKind
+from spark_kafka_sink.exactly_once.settings import ExactlyOnceSettings
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.needs("kafka")
@@ -190,7 +190,7 @@ def test_lists_and_aborts_open_transaction_like_kafkas_tool(strict_kafka: KafkaC
     kafka, topic = strict_kafka, create_topic(strict_kafka.bootstrap())
     prefix, servers = "pykafka-left-over", ["--bootstrap-server", strict_kafka.bootstrap()]
     config = parse_client_config({"bootstrap.servers": kafka.bootstrap()})
-    with Driver(Delivery(config, prefix, writer_kind=WriterKind.JOB)) as driver:
+    with Driver(ExactlyOnceSettings(config, prefix, writer_kind=WriterKind.JOB)) as driver:
         name = driver.begin("a start").build_task_id(0, 0)
     with KafkaProducer({"bootstrap.servers": kafka.bootstrap(), "transactional.id": name}) as producer:
         producer.init_transactions()

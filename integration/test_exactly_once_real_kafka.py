@@ -14,8 +14,8 @@ from integration.support.kafka_cluster import KafkaCluster
 from integration.support.librdkafka import create_topic, find_end_offset, produce_all, read_topic
 from integration.support.plain_driver import Brokers
 from spark_kafka_sink.errors import CommitLostError, ExactlyOnceError, PreflightError
-from spark_kafka_sink.exactly_once.delivery import ExactlyOnceOptions
 from spark_kafka_sink.exactly_once.driver import Driver
+from spark_kafka_sink.exactly_once.settings import ExactlyOnceOptions
 from spark_kafka_sink.requests.transaction_admin import init_producer_id
 from spark_kafka_sink.testing import EmbeddedBroker
 from tests.exactly_once.embedded_query import (
@@ -164,8 +164,8 @@ def test_names_decided_transaction_that_brokers_aborted(query: Query) -> None:
 def test_rejects_log_with_delete_policy_before_the_first_row(query: Query, cluster: KafkaCluster) -> None:
     log = create_topic(cluster.bootstrap(), cleanup_policy="compact,delete")
     message = rf"nothing was written: topic {log}, .* cleanup.policy=compact,delete\."
-    delivery = replace(query.delivery, options=ExactlyOnceOptions(log_topic=log))
-    with Driver(delivery) as driver, pytest.raises(PreflightError, match=message):
+    settings = replace(query.settings, options=ExactlyOnceOptions(log_topic=log))
+    with Driver(settings) as driver, pytest.raises(PreflightError, match=message):
         driver.begin(query.name)
 
 

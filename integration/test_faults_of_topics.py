@@ -66,7 +66,7 @@ def test_11_fails_only_record_above_broker_limit(kafka: KafkaCluster) -> None:
         result = future.result(RESULT_SECONDS)
     assert result.rows_written == 10
     (failure,) = result.failures
-    assert failure.rows.tolist() == [5]
+    assert failure.row_indices.tolist() == [5]
     assert topic in str(failure.error)
     assert "max.message.bytes" in str(failure.error)
     assert len(read_topic(kafka.bootstrap(), topic)) == 10

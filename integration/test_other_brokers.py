@@ -19,9 +19,9 @@ from integration.support.other_brokers import Capability, Kfake, LibrdkafkaMock,
 from spark_kafka_sink.cli.main import main
 from spark_kafka_sink.client.options import parse_client_config
 from spark_kafka_sink.errors import PreflightError, ProducerFencedError
-from spark_kafka_sink.exactly_once.delivery import Delivery
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import WriterKind
+from spark_kafka_sink.exactly_once.settings import ExactlyOnceSettings
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import (
@@ -271,8 +271,8 @@ def test_kfake_rejects_exactly_once_write_and_doctor_reports_it(
     with Kfake(kfake_server) as kfake:
         kfake.create_topic("orders", PARTITIONS)
         config = parse_client_config({"bootstrap.servers": kfake.bootstrap})
-        delivery = Delivery(config, "orders", writer_kind=WriterKind.STREAM)
-        with Driver(delivery) as driver, pytest.raises(PreflightError, match=f"nothing was written: .*{rejection}"):
+        settings = ExactlyOnceSettings(config, "orders", writer_kind=WriterKind.STREAM)
+        with Driver(settings) as driver, pytest.raises(PreflightError, match=f"nothing was written: .*{rejection}"):
             driver.begin("a start")
         assert main(["doctor", "--json", "--bootstrap-server", kfake.bootstrap, "--spark-conf", str(conf)]) == 1
     checks = {check["name"]: check for check in json.loads(capsys.readouterr().out)["checks"]}

@@ -1,7 +1,7 @@
 """The library's exceptions, grouped by cause.
 
 KafkaSinkError
-├── ConfigurationError      invalid options; one error lists all faults of a configuration
+├── ConfigurationError      invalid options; one error lists all problems of a configuration
 │   └── MissingDependencyError  an optional package that the options require is not installed
 ├── DataError               invalid rows
 │   ├── SchemaError             columns or types that cannot be written
@@ -21,7 +21,7 @@ KafkaSinkError
 ├── SchemaRegistryError     the schema registry rejected a request or did not respond
 ├── DeliveryError           a record was not acknowledged; the cause is chained
 │   ├── DeliveryTimeoutError    delivery.timeout.ms expired
-│   ├── BatchRefusedError       not stored, because the broker rejected other records of the batch; may be sent again
+│   ├── BatchRejectedError      not stored, because the broker rejected other records of the batch; may be sent again
 │   ├── TransactionAbortedError not acknowledged, because its transaction was aborted
 │   └── DeadLetterError         the dead-letter record of a failed row could not be written either
 ├── TransactionError        a transactional call failed
@@ -165,9 +165,9 @@ class OptionSpelling(NamedTuple):
     """Text to put before an option name that starts a sentence, such as "Option " in "Option 'topic' must be ..."."""
 
     def format_text(self, text: str, values: Mapping[str, object] | None = None, prefix: str = "") -> str:
-        """Replace each placeholder in an OptionFault's text with a value or an option's name as the user writes it.
+        """Replace each placeholder in an OptionProblem's text with a value or an option's name as the user writes it.
 
-        `prefix`: the prefix to put before each option name (see OptionFault.prefix).
+        `prefix`: the prefix to put before each option name (see OptionProblem.prefix).
         """
         return _OptionFormatter(values or {}, lambda name: self.spell(prefix + name)).vformat(text, (), {})
 
@@ -192,18 +192,18 @@ PLAIN_SPELLING = OptionSpelling()
 
 
 def option_placeholder(option: str) -> str:
-    """Return the placeholder for an option's name in the text of an OptionFault, for use in f-strings."""
+    """Return the placeholder for an option's name in the text of an OptionProblem, for use in f-strings."""
     return f"{{{option}}}"
 
 
 @dataclass(frozen=True)
-class OptionFault:
-    """An error message about an invalid option. `render` replaces Kafka's option names with the user's spelling.
+class OptionProblem:
+    """One problem with an option, as text. `render` replaces Kafka's option names with the user's spelling.
 
     The message consists of the option name and `text`. In `text`, `{name}` stands for a value if `name` is a key of
     `values`, else for the option of this name:
 
-        OptionFault("delivery.timeout.ms", "must be at least {linger.ms}, which is {linger}.", {"linger": 100})
+        OptionProblem("delivery.timeout.ms", "must be at least {linger.ms}, which is {linger}.", {"linger": 100})
 
     is rendered as "delivery.timeout.ms must be at least linger.ms, which is 100."
     """
@@ -221,62 +221,64 @@ class OptionFault:
         return f"{spelling.sentence_prefix}{option} {spelling.format_text(self.text, self.values, self.prefix)}"
 
 
-class OptionFaults(list["str | OptionFault"]):
-    """All faults of one configuration. A fault that is not about a single option is a plain string."""
+class OptionProblems(list["str | OptionProblem"]):
+    """All problems of one configuration. A problem that is not about a single option is a plain string."""
 
     def add(self, option: str, text: str, **values: object) -> None:
-        """Append an OptionFault. The keyword arguments are the values to insert into its text."""
-        self.append(OptionFault(option, text, values))
+        """Append an OptionProblem. The keyword arguments are the values to insert into its text."""
+        self.append(OptionProblem(option, text, values))
 
-    def with_prefix(self, prefix: str) -> OptionFaults:
-        """Return a copy of the faults with `prefix` added to the option names."""
-        return OptionFaults(fault if isinstance(fault, str) else replace(fault, prefix=prefix) for fault in self)
+    def with_prefix(self, prefix: str) -> OptionProblems:
+        """Return a copy of the problems with `prefix` added to the option names."""
+        return OptionProblems(
+            problem if isinstance(problem, str) else replace(problem, prefix=prefix) for problem in self
+        )
 
     def render(self, spelling: OptionSpelling = PLAIN_SPELLING) -> list[str]:
         """Return the messages with the option names in the user's spelling."""
-        return [fault if isinstance(fault, str) else fault.render(spelling) for fault in self]
+        return [problem if isinstance(problem, str) else problem.render(spelling) for problem in self]
 
 
 class ConfigurationError(KafkaSinkError, ValueError):
-    """Invalid options. `faults` contains one message for each fault, and the error's message contains all of them.
+    """Invalid options. `problems` contains one message for each problem, and the error's message contains all of them.
 
-    Subclasses must not change the constructor's parameters: copying and unpickling pass only the faults.
+    Subclasses must not change the constructor's parameters: copying and unpickling pass only the problems.
     """
 
-    def __init__(self, faults: str | OptionFault | Sequence[str | OptionFault]) -> None:
-        self._faults = (faults,) if isinstance(faults, str | OptionFault) else tuple(faults)
-        self.faults = self.render(PLAIN_SPELLING)
-        super().__init__("\n".join(self.faults))
+    def __init__(self, problems: str | OptionProblem | Sequence[str | OptionProblem]) -> None:
+        self._problems = (problems,) if isinstance(problems, str | OptionProblem) else tuple(problems)
+        self.problems = self.render(PLAIN_SPELLING)
+        super().__init__("\n".join(self.problems))
 
     @property
-    def unrendered_faults(self) -> OptionFaults:
-        """The faults before rendering, for a caller that adds them to its own faults."""
-        return OptionFaults(self._faults)
+    def unrendered_problems(self) -> OptionProblems:
+        """The problems before rendering, for a caller that adds them to its own problems."""
+        return OptionProblems(self._problems)
 
     def render(self, spelling: OptionSpelling) -> tuple[str, ...]:
-        """Return one message for each fault, with the option names in the user's spelling."""
-        return tuple(self.unrendered_faults.render(spelling))
+        """Return one message for each problem, with the option names in the user's spelling."""
+        return tuple(self.unrendered_problems.render(spelling))
 
     def with_prefix(self, prefix: str) -> ConfigurationError:
         """Return a copy of the error in which the option names have a prefix."""
-        return type(self)(self.unrendered_faults.with_prefix(prefix))
+        return type(self)(self.unrendered_problems.with_prefix(prefix))
 
     def with_option(self, option: str, text: str, **values: object) -> ConfigurationError:
         """Return an error of the same type that names an option.
 
         Use this if the error comes from code that does not know which option the invalid value belongs to.
 
-        `text`: the text of an OptionFault, in which `{problem}` stands for the message of this error.
-        `values`: the values of the OptionFault.
+        `text`: the text of an OptionProblem, in which `{problem}` stands for the message of this error.
+        `values`: the values of the OptionProblem.
         """
-        return type(self)(OptionFault(option, text, {**values, "problem": str(self)}))
+        return type(self)(OptionProblem(option, text, {**values, "problem": str(self)}))
 
     def rewrite(self, convert: Callable[[str], str]) -> None:
-        self._faults = self.faults = tuple(convert(fault) for fault in self.faults)
+        self._problems = self.problems = tuple(convert(problem) for problem in self.problems)
         super().rewrite(convert)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self._faults,), self.__dict__
+        return type(self), (self._problems,), self.__dict__
 
 
 class MissingDependencyError(ConfigurationError):
@@ -363,8 +365,11 @@ class DeliveryTimeoutError(DeliveryError):
     """delivery.timeout.ms expired without an acknowledgement. It is unknown whether the record was stored."""
 
 
-class BatchRefusedError(DeliveryError):
-    """The broker rejected other records of the batch. This record was not stored and may be sent again."""
+class BatchRejectedError(DeliveryError):
+    """This valid record was not stored, because the broker rejected other records of its batch.
+
+    It may be sent again.
+    """
 
 
 class DeadLetterError(DeliveryError):

@@ -12,8 +12,8 @@ from spark_kafka_sink.errors import (
     DeliveryTimeoutError,
     KafkaSinkError,
     MissingDependencyError,
-    OptionFault,
-    OptionFaults,
+    OptionProblem,
+    OptionProblems,
     OptionSpelling,
     TransactionTimeoutError,
     clear_tracebacks,
@@ -23,7 +23,7 @@ from spark_kafka_sink.errors import (
 
 IN_SPARK = OptionSpelling("kafka.{}".format)
 QUOTED = OptionSpelling("'{}'".format, "Option ")
-TIMEOUT = OptionFault("delivery.timeout.ms", "must be at least {linger.ms}, which is {linger}.", {"linger": 5})
+TIMEOUT = OptionProblem("delivery.timeout.ms", "must be at least {linger.ms}, which is {linger}.", {"linger": 5})
 
 
 @pytest.mark.parametrize(
@@ -39,15 +39,15 @@ def test_spells_every_option_in_a_fault(spelling: OptionSpelling, expected: str)
 
 
 def test_leaves_values_from_outside_as_they_are() -> None:
-    fault = OptionFault(
+    problem = OptionProblem(
         "ssl.truststore.location", "is {file!r}, see {ssl.truststore.type}.", {"file": "/{linger.ms}/{"}
     )
     expected = "kafka.ssl.truststore.location is '/{linger.ms}/{', see kafka.ssl.truststore.type."
-    assert fault.render(IN_SPARK) == expected
+    assert problem.render(IN_SPARK) == expected
 
 
 def test_spells_options_of_another_namespace_with_its_prefix() -> None:
-    error = ConfigurationError(["a sentence", OptionFault("ssl.keystore.key", "excludes {ssl.keystore.location}.")])
+    error = ConfigurationError(["a sentence", OptionProblem("ssl.keystore.key", "excludes {ssl.keystore.location}.")])
     assert error.with_prefix("registry.").render(QUOTED) == (
         "a sentence",
         "Option 'registry.ssl.keystore.key' excludes 'registry.ssl.keystore.location'.",
@@ -62,11 +62,11 @@ def test_error_about_an_option_keeps_its_type_and_its_message_literally(kind: ty
 
 
 def test_collects_faults_in_order() -> None:
-    faults = OptionFaults()
-    faults.add("a", "is {value}, but not {b}.", value=1)
-    faults.add("c", "is wrong.")
-    assert faults.render(IN_SPARK) == ["kafka.a is 1, but not kafka.b.", "kafka.c is wrong."]
-    assert ConfigurationError(faults).faults == ("a is 1, but not b.", "c is wrong.")
+    problems = OptionProblems()
+    problems.add("a", "is {value}, but not {b}.", value=1)
+    problems.add("c", "is wrong.")
+    assert problems.render(IN_SPARK) == ["kafka.a is 1, but not kafka.b.", "kafka.c is wrong."]
+    assert ConfigurationError(problems).problems == ("a is 1, but not b.", "c is wrong.")
 
 
 @pytest.mark.parametrize("kind", [ConfigurationError, MissingDependencyError])
@@ -74,7 +74,7 @@ def test_pickled_configuration_error_keeps_its_options(kind: type[ConfigurationE
     error = pickle.loads(pickle.dumps(kind(["a sentence", TIMEOUT])))
     assert type(error) is kind
     assert str(error) == "a sentence\ndelivery.timeout.ms must be at least linger.ms, which is 5."
-    assert error.unrendered_faults == ["a sentence", TIMEOUT]
+    assert error.unrendered_problems == ["a sentence", TIMEOUT]
     assert error.render(IN_SPARK)[1].startswith("kafka.delivery.timeout.ms")
 
 

@@ -56,7 +56,7 @@ def read_code_strings() -> str:
 def test_quoted_messages_exist_in_code(sentence: str) -> None:
     for piece in sentence.split("…"):
         option, _, text = piece.strip().partition(" ")
-        # An OptionFault stores its option name separately from its text.
+        # An OptionProblem stores its option name separately from its text.
         assert (text if option in OPTIONS else piece.strip()) in read_code_strings()
 
 

@@ -18,9 +18,9 @@ from spark_kafka_sink.broker.handlers import load_handler
 from spark_kafka_sink.client.options import parse_client_config
 from spark_kafka_sink.errors import KafkaSinkError
 from spark_kafka_sink.exactly_once.batch_summary import BatchSummary
-from spark_kafka_sink.exactly_once.delivery import Delivery, ExactlyOnceOptions
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, WriterKind
+from spark_kafka_sink.exactly_once.settings import ExactlyOnceOptions, ExactlyOnceSettings
 from spark_kafka_sink.preflight import INTERACTIVE_TIMEOUTS, Target, build_preflight_error, preflight
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.protocol import error_codes
@@ -161,10 +161,10 @@ def deciding(cluster: SimulatedCluster) -> Iterator[Callable[[], object]]:
     limits = {"retry.backoff.ms": "10", "request.timeout.ms": "1000"}
     config = parse_client_config({"bootstrap.servers": cluster.bootstrap_servers, **limits})
     options = ExactlyOnceOptions(log_topic="decisions", transaction_timeout_ms=60_000)
-    delivery = Delivery(config, "p", options, writer_kind=WriterKind.STREAM)
+    settings = ExactlyOnceSettings(config, "p", options, writer_kind=WriterKind.STREAM)
 
     def batch(number: int) -> None:
-        with Driver(delivery, system=cluster.system) as driver:
+        with Driver(settings, system=cluster.system) as driver:
             start = driver.begin(f"start {number}")
             producer = create_simulated_producer(cluster, transactional_id="x", max_block_ms=3_000)
             try:

@@ -75,5 +75,5 @@ ACCEPTED_SURVIVORS: Mapping[str, str] = {
         for text in ("idle_clients = idle_clients_reference()", "if idle_clients is not None:", "idle_clients._reset()")
     },
     "spark_kafka_sink/exactly_once/query_transactions.py: QueryTransactions.write_next_entry: "
-    'raise AssertionError("the last try returns or raises")': "unreachable",
+    'raise AssertionError("the last attempt returns or raises")': "unreachable",
 }

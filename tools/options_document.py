@@ -39,7 +39,7 @@ COMMON_OPTIONS = (
 """The options that the author of a job needs first, in this order."""
 JOB_OPTION_OVERRIDES = {
     "transaction.timeout.ms": (
-        "(what brokers grant)",
+        "(the longest that brokers allow, up to 24 hours)",
         "with `exactly-once`: how long the transaction of a task may be open "
         "([the default](exactly-once.md#set-options)); with `at-least-once` it has no effect",
     )

@@ -17,4 +17,4 @@ with KafkaProducer(bootstrap_servers=sys.argv[1]) as producer:
 
 print(f"{result.rows_written} written, {result.rows_failed} failed")
 for failure in result.failures:
-    print(documents[failure.rows]["name"].to_list(), failure.error)
+    print(documents[failure.row_indices]["name"].to_list(), failure.error)

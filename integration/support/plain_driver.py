@@ -74,7 +74,7 @@ def write_batch(query: Query, number: int, folder: Path, tasks: int) -> None:
     try:
         transactions = write_task_rows(query, start, number, tasks)
         (folder / "attempts" / f"{number} {query.name}").touch()
-        with Driver(query.delivery) as driver:
+        with Driver(query.settings) as driver:
             driver.commit(start, query.batch(number), transactions, summary)
     except KafkaSinkError:
         query.abort(start, number)

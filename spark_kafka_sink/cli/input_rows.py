@@ -41,10 +41,10 @@ class InputColumns:
 def open_lines(
     stream: BufferedReader | BytesIO, key_separator: str | None, headers: Headers, max_line_bytes: int
 ) -> pa.RecordBatchReader:
-    """Read each line as a record as soon as it is available. The last line need not end with a line feed.
+    """Return a reader that yields each line of the stream as a record, as soon as the line is available.
 
-    The reader raises DataError if a line is longer than `max_line_bytes` or lacks the separator, or if the stream
-    cannot be read.
+    The last line need not end with a line feed. The reader raises DataError if a line is longer than `max_line_bytes`
+    or lacks the separator, or if the stream cannot be read.
     """
     fields = [pa.field("value", pa.binary())]
     if key_separator is not None:
@@ -80,7 +80,9 @@ def _read_block(stream: BufferedReader | BytesIO) -> bytes:
 
 
 def _split_lines(lines: list[bytes], separator: str | None, previous_count: int) -> Iterator[list[pa.Array]]:
-    """Yield the lines as columns of values and keys. Raise DataError after the last line before one without a key.
+    """Yield the lines as columns of values and keys, up to the first line without the separator.
+
+    Then raise DataError for that line.
 
     `previous_count`: the number of preceding lines, for error messages.
     """

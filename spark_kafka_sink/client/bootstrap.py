@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from spark_kafka_sink.client.cluster import Node
-from spark_kafka_sink.errors import ConfigurationError, NetworkError, OptionFault, OptionFaults
+from spark_kafka_sink.errors import ConfigurationError, NetworkError, OptionProblem, OptionProblems
 from spark_kafka_sink.network.system import System
 
 BOOTSTRAP_SERVERS_OPTION = "bootstrap.servers"
@@ -47,7 +47,7 @@ def parse_bootstrap_servers(servers: Sequence[str]) -> list[tuple[str, int]]:
     Raise a single ConfigurationError that lists every server that is not of the form HOST:PORT.
     """
     addresses: list[tuple[str, int]] = []
-    faults = OptionFaults()  # replaces {name} in a message with the keyword argument or the option of that name
+    problems = OptionProblems()  # replaces {name} in a message with the keyword argument or the option of that name
     for server in servers:
         address = server.strip()
         match = _ADDRESS_PATTERN.fullmatch(address)
@@ -55,18 +55,18 @@ def parse_bootstrap_servers(servers: Sequence[str]) -> list[tuple[str, int]]:
             message_template = (
                 "has an address that contains '@'. Put the user name and password into {sasl.jaas.config}."
             )
-            faults.add(BOOTSTRAP_SERVERS_OPTION, message_template)
+            problems.add(BOOTSTRAP_SERVERS_OPTION, message_template)
         elif match is None:
-            faults.add(BOOTSTRAP_SERVERS_OPTION, "has {address!r}, which is not HOST:PORT.", address=address)
+            problems.add(BOOTSTRAP_SERVERS_OPTION, "has {address!r}, which is not HOST:PORT.", address=address)
         elif not 0 < int(match["port"]) <= MAX_PORT:
             message_template = "has {address!r}, whose port is not between 1 and {max_port}."
-            faults.add(BOOTSTRAP_SERVERS_OPTION, message_template, address=address, max_port=MAX_PORT)
+            problems.add(BOOTSTRAP_SERVERS_OPTION, message_template, address=address, max_port=MAX_PORT)
         else:
             addresses.append((match["ipv6"] or match["host"], int(match["port"])))
     if not servers:
-        faults.add(BOOTSTRAP_SERVERS_OPTION, "has no address.")
-    if faults:
-        raise ConfigurationError(faults)
+        problems.add(BOOTSTRAP_SERVERS_OPTION, "has no address.")
+    if problems:
+        raise ConfigurationError(problems)
     return list(dict.fromkeys(addresses))
 
 
@@ -79,7 +79,7 @@ def resolve_bootstrap_nodes(servers: Sequence[str], dns_lookup: str, system: Sys
     if not resolved_servers.nodes:
         message_template = "has no address that can be resolved: {failures}"
         raise ConfigurationError(
-            OptionFault(BOOTSTRAP_SERVERS_OPTION, message_template, {"failures": resolved_servers.failures})
+            OptionProblem(BOOTSTRAP_SERVERS_OPTION, message_template, {"failures": resolved_servers.failures})
         )
     return resolved_servers.nodes
 

@@ -20,7 +20,7 @@ from spark_kafka_sink.client.bootstrap import (
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.host_lookups import BackgroundLookup
-from spark_kafka_sink.errors import ConfigurationError, OptionFault
+from spark_kafka_sink.errors import ConfigurationError, OptionProblem
 from spark_kafka_sink.network.system import System
 
 
@@ -80,7 +80,7 @@ class BootstrapLookup:
     def _build_timeout_error(self) -> ConfigurationError:
         message_template = "could not be resolved within {timeout_ms} ms ({bootstrap.resolve.timeout.ms}): {failures}"
         values = {"timeout_ms": str(self._timeout_ms), "failures": self.failure_text}
-        return ConfigurationError(OptionFault(BOOTSTRAP_SERVERS_OPTION, message_template, values))
+        return ConfigurationError(OptionProblem(BOOTSTRAP_SERVERS_OPTION, message_template, values))
 
     def wait_ms(self) -> float:
         """Return the number of milliseconds after which `try_resolve` must be called again.

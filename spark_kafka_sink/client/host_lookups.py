@@ -98,9 +98,9 @@ class HostLookups:
 
 def _check_advertised_host(host: str) -> None:
     """Raise DisconnectedError if the name is not a valid host name."""
-    fault = find_host_error(host)
-    if fault is not None:
+    problem = find_host_error(host)
+    if problem is not None:
         raise DisconnectedError(
-            f"{sanitize(host)!r} is not a valid host name: {fault}. A broker advertises it: correct its "
+            f"{sanitize(host)!r} is not a valid host name: {problem}. A broker advertises it: correct its "
             "advertised.listeners"
         )

@@ -116,8 +116,13 @@ class NetworkClient:
             since_ms = self._in_flight.waiting_since_ms(node_id)
         return max(0.0, now_ms - max(since_ms, self._last_response_ms_by_node.get(node_id, since_ms)))
 
-    def disconnect(self, node_id: int, reason: str, now_ms: float) -> None:
-        """Close the connection to the node if there is one. The next poll returns its requests as disconnected."""
+    def disconnect_unresponsive(self, node_id: int, reason: str, now_ms: float) -> None:
+        """Close the connection to a node that did not respond in time, if there is one.
+
+        The next poll returns the node's requests as disconnected.
+
+        `reason`: a sentence about the node, for the errors of these requests.
+        """
         if self._connections.is_alive(node_id):
             loss = self._connections.build_request_timeout_loss(node_id, reason)
             self._close_connection(self._unreported_responses, node_id, loss, now_ms)

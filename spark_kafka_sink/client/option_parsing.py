@@ -11,9 +11,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from spark_kafka_sink.client.option_suggestions import build_unknown_option_fault
+from spark_kafka_sink.client.option_suggestions import build_unknown_option_problem
 from spark_kafka_sink.diagnostics.text import sanitize
-from spark_kafka_sink.errors import OptionFaults
+from spark_kafka_sink.errors import OptionProblems
 from spark_kafka_sink.options import HiddenValueError, Option, Parser
 from spark_kafka_sink.protocol.codecs import MAX_STRING_BYTES, is_encodable_string
 
@@ -24,14 +24,14 @@ _INTEGER_PATTERN = re.compile("[+-]?[0-9]+")
 
 @dataclass
 class ParsedOptions:
-    """A user's parsed options and the faults found in them."""
+    """A user's parsed options and the problems found in them."""
 
     raw_values: dict[str, object]
     """The values as set by the user, by option name. Options set to None are not included."""
     values: dict[str, Any]
     """The parsed values by field name. Options that are not set or have an invalid value have their default."""
-    faults: OptionFaults = field(default_factory=OptionFaults)
-    """All faults found so far. Later checks add the faults that they find."""
+    problems: OptionProblems = field(default_factory=OptionProblems)
+    """All problems found so far. Later checks add the problems that they find."""
     invalid_fields: set[str] = field(default_factory=set)
     """The fields whose option has an invalid value.
 
@@ -39,22 +39,22 @@ class ParsedOptions:
     """
 
     def reject_unused(self, options: Iterable[Option], condition: str) -> None:
-        """Add a fault for each of these options that the user has set although it has no effect.
+        """Add a problem for each of these options that the user has set although it has no effect.
 
         `condition`: when the options would have an effect. It completes the sentence "has no effect unless ...".
         """
         for option in options:
             if option.name in self.raw_values:
-                self.faults.add(option.name, f"has no effect unless {condition}.")
+                self.problems.add(option.name, f"has no effect unless {condition}.")
 
 
 def parse_option_values(
     table: Mapping[str, Option], options: Mapping[str, object], other_names: Collection[str], component: str
 ) -> ParsedOptions:
-    """Parse all options that are in the table. Collect faults instead of raising them.
+    """Parse all options that are in the table. Collect problems instead of raising them.
 
-    An option that is neither in the table nor in `other_names` is a fault. The fault does not show the option's value,
-    which may be a secret.
+    An option that is neither in the table nor in `other_names` is a problem. The problem does not show the option's
+    value, which may be a secret.
 
     `other_names`: options that the caller parses elsewhere.
     `component`: the owner of the table, as error messages name it, such as "producer".
@@ -66,43 +66,43 @@ def parse_option_values(
         if option is not None:
             _parse_option(option, value, parsed_options)
         elif name not in other_names:
-            parsed_options.faults.append(build_unknown_option_fault(str(name), [*table, *other_names], component))
+            parsed_options.problems.append(build_unknown_option_problem(str(name), [*table, *other_names], component))
     return parsed_options
 
 
 def _parse_option(option: Option, raw_value: object, parsed_options: ParsedOptions) -> None:
-    """Parse one option. Store its value, or add a fault if the value is invalid or the option is not supported."""
+    """Parse one option. Store its value, or add a problem if the value is invalid or the option is not supported."""
     try:
         value = option.parse(raw_value)
     except ValueError as error:
         parsed_options.invalid_fields.add(option.field)
         if option.unsupported_reason:
-            _add_unsupported_fault(option, parsed_options)
+            _add_unsupported_problem(option, parsed_options)
         else:
-            _add_value_fault(option, raw_value, error, parsed_options)
+            _add_value_problem(option, raw_value, error, parsed_options)
         return
     # An option that is not supported may be set to its default.
     if not option.unsupported_reason or value == option.default:
         parsed_options.values[option.field] = value
     else:
         parsed_options.invalid_fields.add(option.field)
-        _add_unsupported_fault(option, parsed_options)
+        _add_unsupported_problem(option, parsed_options)
 
 
-def _add_unsupported_fault(option: Option, parsed_options: ParsedOptions) -> None:
-    """Add the fault of an option that the user may not set."""
-    parsed_options.faults.add(option.name, f"cannot be set: {option.unsupported_reason}.")
+def _add_unsupported_problem(option: Option, parsed_options: ParsedOptions) -> None:
+    """Add the problem of an option that the user may not set."""
+    parsed_options.problems.add(option.name, f"cannot be set: {option.unsupported_reason}.")
 
 
-def _add_value_fault(option: Option, raw_value: object, error: ValueError, parsed_options: ParsedOptions) -> None:
-    """Add the fault of an option whose parser has raised `error`. The fault shows the value unless it is secret."""
+def _add_value_problem(option: Option, raw_value: object, error: ValueError, parsed_options: ParsedOptions) -> None:
+    """Add the problem of an option whose parser has raised `error`. The problem shows the value unless it is secret."""
     # Pass the texts as values instead of inserting them into the template, because they may contain braces.
     problem = str(error)
     if option.secret or isinstance(error, HiddenValueError):
-        parsed_options.faults.add(option.name, "{problem}.", problem=problem)
+        parsed_options.problems.add(option.name, "{problem}.", problem=problem)
     else:
         shown_value = _describe_value(raw_value)
-        parsed_options.faults.add(option.name, "{problem}. It is {value}.", problem=problem, value=shown_value)
+        parsed_options.problems.add(option.name, "{problem}. It is {value}.", problem=problem, value=shown_value)
 
 
 def _describe_value(value: object) -> str:

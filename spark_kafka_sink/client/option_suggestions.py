@@ -5,7 +5,7 @@ example, the Java producer option most similar to librdkafka's `ssl.ca.location`
 clients are recognized first:
 
 1. If replacing the underscores in a name with dots gives an option, that option is suggested.
-2. Otherwise, the name is looked up in the tables below. Their texts become part of an OptionFault, which replaces an
+2. Otherwise, the name is looked up in the tables below. Their texts become part of an OptionProblem, which replaces an
    option's name in braces with the name as the user writes it.
 """
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection
 
-from spark_kafka_sink.errors import OptionFault, option_placeholder
+from spark_kafka_sink.errors import OptionProblem, option_placeholder
 
 _MIN_NAME_SIMILARITY = 0.66
 """Minimum similarity of a suggested name.
@@ -140,16 +140,16 @@ OPTIONS_WITHOUT_REPLACEMENT: dict[str, tuple[str, str]] = {
 """Options that nothing replaces: for each, its client, and the predicate of a sentence about the option."""
 
 
-def build_unknown_option_fault(name: str, known_names: Collection[str], component: str) -> OptionFault:
-    """Build the fault for an unknown option. `component`: the owner of the known options, such as "producer"."""
+def build_unknown_option_problem(name: str, known_names: Collection[str], component: str) -> OptionProblem:
+    """Build the problem for an unknown option. `component`: the owner of the known options, such as "producer"."""
     suggestion = suggest_option_name(name, known_names)
-    return OptionFault(name, f"is not an option of the Kafka {component}. {suggestion}".rstrip())
+    return OptionProblem(name, f"is not an option of the Kafka {component}. {suggestion}".rstrip())
 
 
 def suggest_option_name(name: str, known_names: Collection[str]) -> str:
     """Suggest an option for an unknown name.
 
-    Return text for an OptionFault. The text is empty if no option is similar.
+    Return text for an OptionProblem. The text is empty if no option is similar.
     """
     suggestion = _suggest_for_other_clients(name, known_names)
     if suggestion is not None:

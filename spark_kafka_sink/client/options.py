@@ -162,12 +162,12 @@ CLIENT_OPTIONS = build_option_table((*CONNECTION_OPTIONS, *_REQUEST_OPTIONS))
 def parse_client_config(options: Mapping[str, object]) -> ClientConfig:
     """Build a ClientConfig from client and security options.
 
-    Raise a single ConfigurationError that lists all faults.
+    Raise a single ConfigurationError that lists all problems.
     """
     parsed_options = parse_option_values(CLIENT_OPTIONS, options, SECURITY_OPTIONS, "client")
     values = parsed_options.values | resolve_connection_values(parsed_options)
-    if parsed_options.faults:
-        raise ConfigurationError(parsed_options.faults)
+    if parsed_options.problems:
+        raise ConfigurationError(parsed_options.problems)
     # An option without a field in ClientConfig would silently have no effect. ClientConfig() raises TypeError instead.
     field_values = {option.field: values[option.field] for option in CLIENT_OPTIONS.values() if option.has_effect}
     return ClientConfig(**field_values, security=values["security"])
@@ -176,7 +176,7 @@ def parse_client_config(options: Mapping[str, object]) -> ClientConfig:
 def resolve_connection_values(parsed_options: ParsedOptions) -> dict[str, Any]:
     """Check the connection options against each other. Return the values that replace or extend the parsed ones.
 
-    The result includes `security`, which is None if the security options have faults. All faults are added to
+    The result includes `security`, which is None if the security options have problems. All problems are added to
     `parsed_options`.
     """
     security = _parse_security(parsed_options)
@@ -185,28 +185,28 @@ def resolve_connection_values(parsed_options: ParsedOptions) -> dict[str, Any]:
 
 
 def _parse_security(parsed_options: ParsedOptions) -> SecurityConfig | None:
-    """Parse the security options. If any is invalid, add the faults to `parsed_options` and return None."""
+    """Parse the security options. If any is invalid, add the problems to `parsed_options` and return None."""
     try:
         return parse_security_config(
             {name: value for name, value in parsed_options.raw_values.items() if name in SECURITY_OPTIONS}
         )
     except ConfigurationError as error:
-        parsed_options.faults += error.unrendered_faults
+        parsed_options.problems += error.unrendered_problems
     return None
 
 
 def _check_bootstrap_servers(parsed_options: ParsedOptions) -> None:
-    """Add a fault if there is no bootstrap server, and one for each that is not HOST:PORT."""
+    """Add a problem if there is no bootstrap server, and one for each that is not HOST:PORT."""
     servers = parsed_options.values["bootstrap_servers"]
     if "bootstrap_servers" in parsed_options.invalid_fields:
         return
     if not servers:
-        parsed_options.faults.add("bootstrap.servers", "is not set. Set it to host:port of at least one broker.")
+        parsed_options.problems.add("bootstrap.servers", "is not set. Set it to host:port of at least one broker.")
         return
     try:
         parse_bootstrap_servers(servers)
     except ConfigurationError as error:
-        parsed_options.faults += error.unrendered_faults
+        parsed_options.problems += error.unrendered_problems
 
 
 def _adjust_backoffs(parsed_options: ParsedOptions) -> dict[str, int]:

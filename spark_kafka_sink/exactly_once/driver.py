@@ -44,11 +44,11 @@ from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.batch_summary import BatchSummary
 from spark_kafka_sink.exactly_once.commit_checks import find_transaction_deadline_error, find_transaction_state_error
 from spark_kafka_sink.exactly_once.commit_margin import compute_decision_timeout_ms
-from spark_kafka_sink.exactly_once.delivery import Delivery
 from spark_kafka_sink.exactly_once.driver_ids import has_been_idle_since, is_log_lost
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState
 from spark_kafka_sink.exactly_once.log_writer import WriterState
 from spark_kafka_sink.exactly_once.query_transactions import HAND_OVER_EPOCH, QueryTransactions
+from spark_kafka_sink.exactly_once.settings import ExactlyOnceSettings
 from spark_kafka_sink.exactly_once.start_checks import check_may_begin, check_not_overtaken
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.protocol import error_codes
@@ -81,10 +81,10 @@ class Driver:
     A context manager that leases a client. Not thread-safe.
     """
 
-    def __init__(self, delivery: Delivery, *, system: System | None = None) -> None:
-        self._delivery = delivery
+    def __init__(self, settings: ExactlyOnceSettings, *, system: System | None = None) -> None:
+        self._settings = settings
         self._transactions = QueryTransactions(
-            delivery.client_config, delivery.prefix, delivery.options.log_topic, system=system
+            settings.client_config, settings.prefix, settings.options.log_topic, system=system
         )
         self._client = self._transactions.client
         self._may_be_decided = False  # whether an error now would leave the decision in doubt
@@ -111,7 +111,7 @@ class Driver:
         with precommit_errors.convert_start_errors():
             self._transactions.decision_log.prefetch_topic()
             description = self._transactions.wait_and_describe_driver_id()
-            self._transactions.decision_log.create_if_missing(self._delivery.options.log_replication_factor)
+            self._transactions.decision_log.create_if_missing(self._settings.options.log_replication_factor)
             return self._begin(driver_name, description)
 
     def _begin(self, driver_name: str, description: TransactionDescription | None) -> BatchStart:
@@ -135,7 +135,7 @@ class Driver:
                 possibly_stale_entry,
             )
         except ProducerFencedError as error:
-            raise precommit_errors.build_concurrent_start_error(self._delivery.prefix, driver_name) from error
+            raise precommit_errors.build_concurrent_start_error(self._settings.prefix, driver_name) from error
 
     def _begin_next_batch_or_take_over(
         self,
@@ -152,10 +152,10 @@ class Driver:
         `description`: the description of the driver id; None if the brokers do not know the id.
         `possibly_stale_entry`: the newest entry. Until this driver has a new epoch, an older driver may replace it.
         """
-        check_may_begin(self._delivery, driver_name, predecessor_name, possibly_stale_entry)
+        check_may_begin(self._settings, driver_name, predecessor_name, possibly_stale_entry)
         if is_log_lost(possibly_stale_entry, description):
             # Raise before requesting an epoch, so that every later driver finds the driver id in the same state.
-            raise precommit_errors.build_log_lost_error(self._delivery.prefix, self._delivery.options.log_topic)
+            raise precommit_errors.build_log_lost_error(self._settings.prefix, self._settings.options.log_topic)
         if (
             possibly_stale_entry.claimant_name == driver_name
             and description is not None
@@ -174,7 +174,7 @@ class Driver:
         self._transactions.check_unchanged(description)
         identity = self._transactions.fence(description)
         entry = self._transactions.read_entry()  # not stale, because older drivers can no longer write
-        check_may_begin(self._delivery, driver_name, predecessor_name, entry)
+        check_may_begin(self._settings, driver_name, predecessor_name, entry)
         return self._take_over(entry, driver_name, identity, find_task_timeout_ms())
 
     def _begin_next_batch(
@@ -184,14 +184,14 @@ class Driver:
 
         `own_entry`: the newest entry. When the driver id was described, nothing had happened under it since this entry.
         """
-        has_user_prefix = self._delivery.has_user_prefix
+        has_user_prefix = self._settings.has_user_prefix
         if self._client.transaction_version >= 2:
             return BatchStart(own_entry, description.id_and_epoch, has_user_prefix, driver_id_state=description.state)
         # In version 1, the driver id has the same state and epoch before and after a decision, so a late task attempt
         # could not see that its batch is decided. Therefore, each batch needs a new epoch.
         identity = self._transactions.bump_epoch(description.id_and_epoch, own_entry.timeout_ms)
         entry = self._transactions.read_entry()  # another driver may have written before the epoch was granted
-        check_may_begin(self._delivery, driver_name, predecessor_name, entry)
+        check_may_begin(self._settings, driver_name, predecessor_name, entry)
         # A new producer id needs a claim, because the old one no longer proves that the driver wrote the entry.
         has_same_producer_id = identity.producer_id == own_entry.writer_identity.producer_id
         if entry == own_entry and has_same_producer_id:
@@ -201,10 +201,10 @@ class Driver:
     def _find_task_timeout_ms(self) -> int:
         """Find the transaction timeout for the tasks. Raise PreflightError if the brokers do not grant the user's."""
         try:
-            return self._transactions.find_longest_timeout_ms(self._delivery.candidate_timeouts_ms)
+            return self._transactions.find_longest_timeout_ms(self._settings.candidate_timeouts_ms)
         except BrokerError as error:
             if error.code == error_codes.INVALID_TRANSACTION_TIMEOUT:
-                is_user_timeout = self._delivery.options.transaction_timeout_ms is not None
+                is_user_timeout = self._settings.options.transaction_timeout_ms is not None
                 raise precommit_errors.build_timeout_rejected_error(error, is_user_timeout=is_user_timeout) from error
             raise
 
@@ -229,13 +229,13 @@ class Driver:
             entry = entry.as_done()
         claim = entry.with_claim(
             driver_name,
-            checkpoint=self._delivery.checkpoint,
+            checkpoint=self._settings.checkpoint,
             timeout_ms=task_timeout_ms,
             claim_identity=identity,
-            writer_kind=self._delivery.writer_kind,
+            writer_kind=self._settings.writer_kind,
         )
         new_identity = self._transactions.take_over(identity, previous_entry, claim).identity
-        return BatchStart(claim, new_identity, self._delivery.has_user_prefix)
+        return BatchStart(claim, new_identity, self._settings.has_user_prefix)
 
     # --- commit
 
@@ -252,7 +252,7 @@ class Driver:
         `summary`: the number of rows in the batch, by topic.
         """
         if not transactions:  # there is nothing to decide
-            if self._delivery.is_single_use:  # no later job would delete this job's entry
+            if self._settings.is_single_use:  # no later job would delete this job's entry
                 with commit_errors.log_errors_after_commit(start.entry, commit_errors.MAY_STAY_OPEN_MESSAGE):
                     self.abort(start, batch)
             return
@@ -290,7 +290,7 @@ class Driver:
         process is suspended for long between the check and the commit, brokers abort the decision, because the
         transaction that contains it has a short timeout.
         """
-        self._may_be_decided = False  # if an earlier try was fenced, the log showed that it decided nothing
+        self._may_be_decided = False  # if an earlier attempt was fenced, the log showed that it decided nothing
         decision = self._transactions.begin_write(writer_state, entry)  # in flight during the check
         try:
             transactional_ids = [transaction.transactional_id for transaction in entry.transactions]
@@ -328,14 +328,14 @@ class Driver:
             superseded_transactions = self._transactions.list_task_transactions(committed_ids)
         may_have_open_transactions = superseded_transactions is None or bool(superseded_transactions)
         # The entry of a job without a name is deleted next if no transactions are open, so it need not say "done".
-        if may_have_open_transactions or not self._delivery.is_single_use:
+        if may_have_open_transactions or not self._settings.is_single_use:
             is_recorded = False
-            with commit_errors.handle_errors_after_commit(entry, is_single_use=self._delivery.is_single_use):
+            with commit_errors.handle_errors_after_commit(entry, is_single_use=self._settings.is_single_use):
                 writer_state = self._transactions.write_next_entry(
                     writer_state, entry, entry.as_done(), self._transactions.write
                 )
                 is_recorded = True
-            if not is_recorded and not self._delivery.is_single_use:  # a named job, whose error was logged
+            if not is_recorded and not self._settings.is_single_use:  # a named job, whose error was logged
                 superseded_transactions = None  # the list may contain transactions of a newer driver's tasks
         return _CommittedBatch(writer_state, superseded_transactions)
 
@@ -352,7 +352,7 @@ class Driver:
             errors_by_id = self._transactions.abort_task_transactions(transactions, SUPERSEDED_ABORT_TIMEOUT_MS)
             if errors_by_id:
                 raise next(iter(errors_by_id.values()))  # the enclosing context logs it
-            if self._delivery.is_single_use:
+            if self._settings.is_single_use:
                 with commit_errors.log_errors_after_commit(entry, commit_errors.JOB_NOT_RECORDED_MESSAGE):
                     self._transactions.delete_entry(committed_batch.writer_state)
 
@@ -426,8 +426,8 @@ class Driver:
         `belongs_to_batch`: returns whether an entry was written for this batch.
         `description`: the description of the driver id; None if the brokers do not know the id.
         """
-        # A try may be fenced after it has written its claim. The next try must recognize that claim as its own, so all
-        # tries share this list: `_try_abort` appends to it, and `is_own_entry` reads it.
+        # An attempt may be fenced after it has written its claim. The next attempt must recognize that claim as its
+        # own, so all attempts share this list: `_try_abort` appends to it, and `is_own_entry` reads it.
         own_claims: list[Entry] = []
 
         def is_own_entry(entry: Entry) -> bool:
@@ -449,8 +449,8 @@ class Driver:
 
         Raise ProducerFencedError if another driver is active at the same time.
 
-        `is_own_entry`: returns whether an entry belongs to the batch, or is a claim of an earlier try.
-        `own_claims`: the claims of earlier tries. This try appends its own.
+        `is_own_entry`: returns whether an entry belongs to the batch, or is a claim of an earlier attempt.
+        `own_claims`: the claims of earlier attempts. This attempt appends its own.
         """
         if not is_own_entry(possibly_stale_entry):
             return False  # Do not request an epoch first, because that would fence the other driver.
@@ -462,11 +462,11 @@ class Driver:
         claim = entry.with_claim(
             entry.claimant_name, checkpoint=entry.checkpoint, timeout_ms=0, claim_identity=identity
         )
-        own_claims.append(claim)  # before it is written, because this try may be fenced after the write
+        own_claims.append(claim)  # before it is written, because this attempt may be fenced after the write
         take_over = self._transactions.take_over(identity, entry, claim)
         if take_over.abort_errors:
             commit_errors.log_rejected_aborts(entry.prefix, take_over.abort_errors)
-        elif self._delivery.is_single_use:
+        elif self._settings.is_single_use:
             # Delete the entry last, because the job's open transactions can be found only through it.
             self._transactions.delete_entry(WriterState(take_over.identity))
         return True

@@ -218,28 +218,29 @@ def _fence_driver(
 
     `check_entry`: raises an error if the operation must not continue with the entry that it is called with.
     """
-    entries_before_fencing: list[Entry] = []  # one for each try
-    # Several tries may be necessary. If a driver died while it was writing its decision, the decision's transaction is
-    # still open. Brokers abort that transaction on the first request for an epoch, but reject the request itself.
+    entries_before_fencing: list[Entry] = []  # one for each attempt
+    # Several attempts may be necessary. If a driver died while it was writing its decision, the decision's transaction
+    # is still open. Brokers abort that transaction on the first request for an epoch, but reject the request itself.
     return transactions.retry_when_fenced(
-        partial(_try_fence_driver, transactions, check_entry, entries_before_fencing),
+        partial(_attempt_fencing, transactions, check_entry, entries_before_fencing),
         transactions.wait_and_describe_driver_id(),
     )
 
 
-def _try_fence_driver(
+def _attempt_fencing(
     transactions: QueryTransactions,
     check_entry: Callable[[Entry], None],
     entries_before_fencing: list[Entry],
     description: TransactionDescription | None,
     possibly_stale_entry: Entry,
 ) -> tuple[ProducerIdAndEpoch, Entry]:
-    """Try once to fence the query's driver. Raise ProducerFencedError if another driver has become active.
+    """Make one attempt to fence the query's driver. Raise ProducerFencedError if another driver has become active.
 
-    `entries_before_fencing`: the entry that each earlier try found. This try appends its own. If another driver has
-    claimed the prefix since the first try, it is not fenced.
+    `entries_before_fencing`: the entry that each earlier attempt found. This attempt appends its own. If another
+    driver has claimed the prefix since the first attempt, it is not fenced.
     `description`: the description of the driver id, which is the driver's transactional id.
-    `possibly_stale_entry`: the entry before this try. The same driver may have written a decision since the first try.
+    `possibly_stale_entry`: the entry before this attempt. The same driver may have written a decision since the first
+    attempt.
     """
     if not possibly_stale_entry.generation:  # nobody has claimed the prefix yet
         raise precommit_errors.build_unknown_prefix_error(

@@ -158,7 +158,7 @@ def _describe_other_run(entry: Entry) -> str:
 
 
 def build_concurrent_start_error(prefix: str, driver_name: str) -> ExactlyOnceError:
-    """Build the error for a driver that was fenced by other drivers at each try to start."""
+    """Build the error for a driver that was fenced by other drivers at each attempt to start."""
     return ExactlyOnceError(
         f"Several drivers started under the prefix {prefix} at the same time, and this driver, {driver_name}, has "
         "stopped in favor of another driver. Nothing was written. Start only one driver at a time. If the drivers "

@@ -83,8 +83,8 @@ HAND_OVER_EPOCH = 32_000
 
 The epochs after it are for the batch in progress, for the hand-over itself, and for drivers that die during it.
 """
-MAX_TRIES = 20  # With 2, drivers give up (REPEATED_FENCING_SEED in tests/exactly_once/scenarios/test_explorer.py).
-"""Maximum number of tries of a step. Drivers that start at the same time may fence each other several times."""
+MAX_ATTEMPTS = 20  # With 2, drivers give up (REPEATED_FENCING_SEED in tests/exactly_once/scenarios/test_explorer.py).
+"""Maximum number of attempts at a step. Drivers that start at the same time may fence each other several times."""
 
 ResultT = TypeVar("ResultT")
 
@@ -181,12 +181,12 @@ class QueryTransactions:
         """Read the prefix's newest entry, and switch to the driver id that the entry names as the current one.
 
         Return a description of that driver id, and the entry. Both may be stale: use them only to decide whether to
-        call `fence`. The description is always older than the entry. Raise ProducerFencedError if each of MAX_TRIES
+        call `fence`. The description is always older than the entry. Raise ProducerFencedError if each of MAX_ATTEMPTS
         reads names a different driver id.
 
         `description`: the description of `driver_id`. It is returned unless the entry names a different driver id.
         """
-        for _ in range(MAX_TRIES):
+        for _ in range(MAX_ATTEMPTS):
             entry = self._read_newest_entry()
             if entry.driver_number == self.driver_number:
                 return description, entry
@@ -203,20 +203,20 @@ class QueryTransactions:
         """Call `action(description, entry)` until no other driver fences it, and return its result.
 
         `action` raises ProducerFencedError if another driver fences it, or if it hands over to the next driver id. It
-        is then called again with a new description of the driver id and a new entry, at most MAX_TRIES times in all.
+        is then called again with a new description of the driver id and a new entry, at most MAX_ATTEMPTS times in all.
 
         `description`: the description of the driver id for the first call.
         `possibly_stale_entry`: the entry for the first call, read after the description; None to read it here.
         """
-        tries_left = MAX_TRIES
+        attempts_left = MAX_ATTEMPTS
         while True:
-            tries_left -= 1
+            attempts_left -= 1
             try:
                 if possibly_stale_entry is None:
                     description, possibly_stale_entry = self.read_current_entry(description)
                 return action(description, possibly_stale_entry)
             except ProducerFencedError as error:
-                if not tries_left:
+                if not attempts_left:
                     raise
                 _log.info("The driver was fenced and starts again (prefix %s): %s", self.prefix, error)
                 description, possibly_stale_entry = self.wait_and_describe_driver_id(), None
@@ -358,7 +358,7 @@ class QueryTransactions:
         """Write `entry` to the log, and retry if an older driver fences this one. Return the state for the next write.
 
         When this method returns, `entry` is committed and is the newest entry of the query or job. Raise
-        ProducerFencedError if another driver has written an entry, or if MAX_TRIES tries have failed.
+        ProducerFencedError if another driver has written an entry, or if MAX_ATTEMPTS attempts have failed.
 
         `previous_entry`: the newest entry so far, which the caller must have written.
         `try_write`: writes and commits the entry under the given state, and returns the state for the next write.
@@ -369,18 +369,18 @@ class QueryTransactions:
         #   3. If this driver stopped as well, neither would write the batch
         #      (test_older_driver_prevents_newer_decision_if_fenced_drivers_do_not_reclaim).
         # So this driver claims the prefix again, unless the newest entry shows that another driver is the current one.
-        for tries_left in reversed(range(MAX_TRIES)):
+        for attempts_left in reversed(range(MAX_ATTEMPTS)):
             try:
                 return try_write(writer_state, entry)
             except ProducerFencedError as error:
-                if not tries_left:
+                if not attempts_left:
                     raise
                 writer_state, newest_entry = self._reclaim_prefix((previous_entry, entry), error)
             # The newest entry is a copy of `previous_entry` or of `entry`, with a renewed claim. These two have
             # different states (open, decided, done), so the state shows which of them was copied.
             if newest_entry.state is entry.state:  # `entry` was committed before the driver was fenced
                 return writer_state
-        raise AssertionError("the last try returns or raises")
+        raise AssertionError("the last attempt returns or raises")
 
     def _reclaim_prefix(self, own_entries: Sequence[Entry], error: ProducerFencedError) -> tuple[WriterState, Entry]:
         """Make the caller the current driver again, after it was fenced while it was writing an entry.

@@ -7,9 +7,9 @@ name into the prefix's entry in the decision log. No check changes anything in K
 from __future__ import annotations
 
 from spark_kafka_sink.exactly_once import precommit_errors
-from spark_kafka_sink.exactly_once.delivery import Delivery
 from spark_kafka_sink.exactly_once.entries import Entry
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
+from spark_kafka_sink.exactly_once.settings import ExactlyOnceSettings
 from spark_kafka_sink.requests.transaction_description import TransactionDescription
 
 
@@ -47,7 +47,7 @@ def check_not_overtaken(
         raise precommit_errors.build_overtaken_error(entry, driver_name)
 
 
-def check_may_begin(delivery: Delivery, driver_name: str, predecessor_name: str, entry: Entry) -> None:
+def check_may_begin(settings: ExactlyOnceSettings, driver_name: str, predecessor_name: str, entry: Entry) -> None:
     """Raise ExactlyOnceError if the prefix's newest entry shows that this driver must not begin a batch.
 
     `driver_name`: the name of the starting driver.
@@ -59,9 +59,9 @@ def check_may_begin(delivery: Delivery, driver_name: str, predecessor_name: str,
         raise precommit_errors.build_superseded_error(entry, driver_name)
     if entry.claimant_name not in (predecessor_name, driver_name):
         if not entry.claimant_name:  # the entry that named the predecessor is gone
-            raise precommit_errors.build_log_lost_error(delivery.prefix, delivery.options.log_topic)
+            raise precommit_errors.build_log_lost_error(settings.prefix, settings.options.log_topic)
         raise precommit_errors.build_overtaken_error(entry, driver_name)
-    if entry.writer_kind not in (None, delivery.writer_kind):  # None: no driver has claimed the prefix yet
+    if entry.writer_kind not in (None, settings.writer_kind):  # None: no driver has claimed the prefix yet
         raise precommit_errors.build_writer_kind_mismatch_error(entry)
-    if delivery.checkpoint and entry.checkpoint and delivery.checkpoint != entry.checkpoint:  # both are known
-        raise precommit_errors.build_checkpoint_mismatch_error(entry, delivery.checkpoint)
+    if settings.checkpoint and entry.checkpoint and settings.checkpoint != entry.checkpoint:  # both are known
+        raise precommit_errors.build_checkpoint_mismatch_error(entry, settings.checkpoint)

@@ -19,8 +19,8 @@ from spark_kafka_sink.diagnostics.text import sanitize
 from spark_kafka_sink.errors import (
     ConfigurationError,
     MissingDependencyError,
-    OptionFault,
-    OptionFaults,
+    OptionProblem,
+    OptionProblems,
     SchemaError,
     SchemaRegistryError,
     option_placeholder,
@@ -59,14 +59,14 @@ class Columns(Protocol):
 
 
 def build_encoders(
-    formats: Sequence[FormatOptions], columns: Columns, faults: OptionFaults
+    formats: Sequence[FormatOptions], columns: Columns, problems: OptionProblems
 ) -> dict[str, ColumnsEncoder | None]:
     """Build an encoder for each part that has a format. Return the encoders by part (`value` or `key`).
 
-    If a part's columns do not fit its format, the encoder is None and the errors are added to `faults`. Raise
+    If a part's columns do not fit its format, the encoder is None and the errors are added to `problems`. Raise
     MissingDependencyError if a package is missing.
     """
-    return {options.record_part: _try_build_encoder(options, columns, faults) for options in formats}
+    return {options.record_part: _try_build_encoder(options, columns, problems) for options in formats}
 
 
 def attach_schema_id(
@@ -187,14 +187,14 @@ def _attach_registered_schema(
     return dataclasses.replace(encoder, format=format_and_schema.row_format, record_header=record_header)
 
 
-def _try_build_encoder(options: FormatOptions, columns: Columns, faults: OptionFaults) -> ColumnsEncoder | None:
-    """Build an encoder. If its columns do not fit the format, add the errors to `faults` and return None."""
+def _try_build_encoder(options: FormatOptions, columns: Columns, problems: OptionProblems) -> ColumnsEncoder | None:
+    """Build an encoder. If its columns do not fit the format, add the errors to `problems` and return None."""
     try:
         return _build_encoder(options, columns)
     except MissingDependencyError:
         raise
     except ConfigurationError as error:
-        faults += error.unrendered_faults
+        problems += error.unrendered_problems
     return None
 
 
@@ -210,7 +210,7 @@ def _build_encoder(options: FormatOptions, columns: Columns) -> ColumnsEncoder:
     except SchemaError as error:
         placeholders = {"format": options.format, "problem": sanitize(str(error), 1_000)}
         raise ConfigurationError(
-            OptionFault(options.option_names.format, "{format}: {problem}.", placeholders)
+            OptionProblem(options.option_names.format, "{format}: {problem}.", placeholders)
         ) from error
     return ColumnsEncoder(format_and_schema.row_format, fields, tuple(positions), struct_position)
 
@@ -237,7 +237,7 @@ def _find_struct_position(options: FormatOptions, columns: Columns) -> int | Non
         problem = "names the struct column '{name}', which does not exist. {alternatives}"
     alternatives = describe_missing_column(requested_name, struct_names, "struct columns")
     placeholders = {"name": requested_name, "alternatives": alternatives}
-    raise ConfigurationError(OptionFault(options.option_names.columns, problem, placeholders))
+    raise ConfigurationError(OptionProblem(options.option_names.columns, problem, placeholders))
 
 
 def _find_positions(options: FormatOptions, columns: Columns) -> list[int]:
@@ -247,9 +247,9 @@ def _find_positions(options: FormatOptions, columns: Columns) -> list[int]:
     """
     names = list(columns.names)
     selected_names: Sequence[str] = options.columns or [name for name in names if name not in NON_VALUE_COLUMNS]
-    option_names, faults = options.option_names, OptionFaults()
+    option_names, problems = options.option_names, OptionProblems()
     if not selected_names:
-        faults.add(
+        problems.add(
             option_names.format,
             f"has no columns to encode: {', '.join(NON_VALUE_COLUMNS)} are not part of the value by default, and the "
             f"table has no other columns. Name the columns in {option_placeholder(option_names.columns)}.",
@@ -260,14 +260,14 @@ def _find_positions(options: FormatOptions, columns: Columns) -> list[int]:
             struct_name = name.partition(".")[0]
             if struct_name in names and columns.struct_fields(names.index(struct_name)) is not None:
                 alternatives += f" To encode all fields of the struct, name only '{sanitize(struct_name)}.*'."
-            faults.add(
+            problems.add(
                 option_names.columns,
                 "names the column '{name}', which does not exist. {alternatives}",
                 name=name,
                 alternatives=alternatives,
             )
         elif names.count(name) > 1 or selected_names.count(name) > 1:
-            faults.add(option_names.columns, "names the column '{name}', which occurs more than once.", name=name)
-    if faults:
-        raise ConfigurationError(faults)
+            problems.add(option_names.columns, "names the column '{name}', which occurs more than once.", name=name)
+    if problems:
+        raise ConfigurationError(problems)
     return [names.index(name) for name in selected_names]

@@ -19,7 +19,7 @@ from spark_kafka_sink.formats.format_builders import (
 )
 from spark_kafka_sink.options import Option
 from spark_kafka_sink.options.column_lists import parse_column_list
-from spark_kafka_sink.options.files import build_unreadable_file_fault, read_bounded_file
+from spark_kafka_sink.options.files import build_unreadable_file_problem, read_bounded_file
 
 RECORD_PARTS = ("value", "key")
 """Record fields that can be encoded from columns."""
@@ -162,7 +162,7 @@ def has_registry_format(options: Mapping[str, str]) -> bool:
 def parse_format_options(parsed_options: ParsedOptions) -> tuple[FormatOptions, ...]:
     """Return the options of each part that is encoded from columns.
 
-    Add a fault to `parsed_options` for each option that is invalid, missing or has no effect.
+    Add a problem to `parsed_options` for each option that is invalid, missing or has no effect.
     """
     options_by_part = [_parse_part_options(parsed_options, part) for part in RECORD_PARTS]
     return tuple(options for options in options_by_part if options is not None)
@@ -183,10 +183,10 @@ def _parse_part_options(parsed_options: ParsedOptions, part: str) -> FormatOptio
         parsed_options.reject_unused(part_options, f"{option_placeholder(names.format)} is one of {_list_formats()}")
         return None
     if part == "key" and names.columns not in parsed_options.raw_values:
-        parsed_options.faults.add(names.format, "requires {keyColumns}, which names the columns of the key.")
+        parsed_options.problems.add(names.format, "requires {keyColumns}, which names the columns of the key.")
     subject = option_values[names.subject]
     if subject and format_name not in REGISTRY_FORMATS:
-        parsed_options.faults.add(
+        parsed_options.problems.add(
             names.subject, f"has no effect, because the format '{format_name}' does not use a schema registry."
         )
     schema = _parse_schema_options(parsed_options, names, format_name)
@@ -209,20 +209,20 @@ def _find_format_option(parsed_options: ParsedOptions, names: PartOptionNames) -
 def _parse_schema_options(parsed_options: ParsedOptions, names: PartOptionNames, format_name: str) -> SchemaSpec:
     """Return one part's schema, which is read from a file if the part's option SchemaFile is set.
 
-    Add a fault to `parsed_options` if the file cannot be read, or if an option conflicts or has no effect.
+    Add a problem to `parsed_options` if the file cannot be read, or if an option conflicts or has no effect.
     """
     schema_options = (names.schema, names.schema_file, names.schema_name)
     schema_text, path, schema_name = (parsed_options.values[name] for name in schema_options)
     if format_name not in SCHEMA_FORMATS:
-        # One fault is enough, so only the first of these options is reported.
+        # One problem is enough, so only the first of these options is reported.
         useless_option = next((name for name in schema_options if parsed_options.values[name]), None)
         if useless_option is not None:
-            problem = f"has no effect, because the format '{format_name}' has no schema."
-            parsed_options.faults.add(useless_option, problem)
+            reason = f"has no effect, because the format '{format_name}' has no schema."
+            parsed_options.problems.add(useless_option, reason)
         return NO_SCHEMA
     if schema_text and path:
         file_placeholder = option_placeholder(names.schema_file)
-        parsed_options.faults.add(names.schema, f"cannot be set together with {file_placeholder}.")
+        parsed_options.problems.add(names.schema, f"cannot be set together with {file_placeholder}.")
     elif path:
         is_binary = format_name in DESCRIPTOR_FORMATS
         try:
@@ -231,8 +231,8 @@ def _parse_schema_options(parsed_options: ParsedOptions, names: PartOptionNames,
         except (OSError, ValueError) as error:
             content = "the descriptor in base64" if is_binary else "the schema"
             remedy = f"set {option_placeholder(names.schema)} to {content}"
-            fault = build_unreadable_file_fault(names.schema_file, path, error, "the driver", content_remedy=remedy)
-            parsed_options.faults.append(fault)
+            problem = build_unreadable_file_problem(names.schema_file, path, error, "the driver", content_remedy=remedy)
+            parsed_options.problems.append(problem)
     return SchemaSpec(schema_text, schema_name)
 
 

@@ -2,11 +2,11 @@
 
 The options for the registry, `schema.registry.*`, are named as in Confluent's serializers.
 
-Write the text of a fault as a predicate, such as "must be positive.", because OptionFault puts the option's name before
-it. Braces enclose the name of an option or of a value, and are replaced when the fault is shown to the user:
+Write the text of a problem as a predicate, such as "must be positive.", because OptionProblem puts the option's name
+before it. Braces enclose the name of an option or of a value, and are replaced when the problem is shown to the user:
 
-    faults.add("keySubject", "requires {keyFormat}, which is {format}.", format=key_format)   # an option and a value
-    faults.add("keySubject", f"requires {option_placeholder(format_option)}.")                # an option in a variable
+    problems.add("keySubject", "requires {keyFormat}, which is {format}.", format=key_format)  # an option and a value
+    problems.add("keySubject", f"requires {option_placeholder(format_option)}.")  # an option in a variable
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from spark_kafka_sink.client.option_parsing import (
 from spark_kafka_sink.errors import (
     PLAIN_SPELLING,
     ConfigurationError,
-    OptionFaults,
+    OptionProblems,
     OptionSpelling,
     option_placeholder,
 )
@@ -190,7 +190,7 @@ REGISTRY_OPTIONS = (
 def suggest_for_serializers(name: str) -> str | None:
     """Return a suggestion if the name is an option of Confluent's serializers, else None.
 
-    The suggestion is text for an OptionFault.
+    The suggestion is text for an OptionProblem.
     """
     name = name.removeprefix(REGISTRY_PREFIX)
     credential_option = next((text for prefix, text in _CREDENTIAL_OPTIONS.items() if name.startswith(prefix)), None)
@@ -206,7 +206,7 @@ def parse_registry_options(
 ) -> RegistryOptions | None:
     """Return the registry options, or None if no format uses a schema registry.
 
-    Add a fault to `parsed_options` for each option that is invalid, has no effect or conflicts with another option.
+    Add a problem to `parsed_options` for each option that is invalid, has no effect or conflicts with another option.
 
     `formats`: the format options of the value and the key; empty if neither has a format.
     `topic`: the option `topic`, or None if it is not set.
@@ -220,14 +220,14 @@ def parse_registry_options(
         return None
     registry = _parse_registry(parsed_options, option_spelling)
     for options in registry_formats:
-        _check_subject(options, registry, topic, parsed_options.faults)
+        _check_subject(options, registry, topic, parsed_options.problems)
     if registry.partitioner_ignores_schema_id:
         _check_keys_have_prefix(formats, registry, parsed_options)
     return registry
 
 
 def _reject_registry_options(parsed_options: ParsedOptions, formats: Sequence[FormatOptions]) -> None:
-    """Add a fault for each registry option that the user has set. None of the formats uses a schema registry."""
+    """Add a problem for each registry option that the user has set. None of the formats uses a schema registry."""
     remedies = [
         f" The format '{options.format}' writes no schema id: set {option_placeholder(options.option_names.format)} "
         f"to '{_REGISTRY_COUNTERPARTS[options.format]}', or remove the option."
@@ -236,36 +236,38 @@ def _reject_registry_options(parsed_options: ParsedOptions, formats: Sequence[Fo
     for option in REGISTRY_OPTIONS:
         if option.name in parsed_options.raw_values:
             problem = f"has no effect, because no format uses a schema registry.{''.join(remedies)}"
-            parsed_options.faults.add(option.name, problem)
+            parsed_options.problems.add(option.name, problem)
 
 
 def _check_keys_have_prefix(
     formats: Sequence[FormatOptions], registry: RegistryOptions, parsed_options: ParsedOptions
 ) -> None:
-    """Add a fault if `partitionerIgnoreSchemaId` has no effect because keys have no schema id before them."""
+    """Add a problem if `partitionerIgnoreSchemaId` has no effect because keys have no schema id before them."""
     key_format = next((options for options in formats if options.record_part == "key"), None)
     has_schema_id = key_format is not None and key_format.has_registry
-    # An invalid keyFormat has a fault of its own, and may have been meant as a format with a schema id.
-    has_own_fault = "keyFormat" in parsed_options.invalid_fields
-    if not has_schema_id and not has_own_fault:
+    # An invalid keyFormat has a problem of its own, and may have been meant as a format with a schema id.
+    has_own_problem = "keyFormat" in parsed_options.invalid_fields
+    if not has_schema_id and not has_own_problem:
         format_name = "" if key_format is None else key_format.format
         reason = f"is '{format_name}', which writes no schema id" if format_name else "is not set"
         counterpart = _REGISTRY_COUNTERPARTS.get(format_name, "avro-confluent")
-        parsed_options.faults.add(
+        parsed_options.problems.add(
             "partitionerIgnoreSchemaId",
             "has no effect, because {keyFormat} {reason}. Set {keyFormat} to '{counterpart}', or remove the option.",
             reason=reason,
             counterpart=counterpart,
         )
     if registry.has_id_in_header:
-        parsed_options.faults.add(
+        parsed_options.problems.add(
             "partitionerIgnoreSchemaId",
             "has no effect, because {schemaIdLocation} is 'header', so the keys have no prefix. Remove the option.",
         )
 
 
-def _check_subject(options: FormatOptions, registry: RegistryOptions, topic: str | None, faults: OptionFaults) -> None:
-    """Add a fault if the subject is not set and cannot be derived, because the topic or the schema name is unknown.
+def _check_subject(
+    options: FormatOptions, registry: RegistryOptions, topic: str | None, problems: OptionProblems
+) -> None:
+    """Add a problem if the subject is not set and cannot be derived, because the topic or the schema name is unknown.
 
     `options`: the options of the value or the key.
     `topic`: the option `topic`, or None if it is not set.
@@ -274,7 +276,7 @@ def _check_subject(options: FormatOptions, registry: RegistryOptions, topic: str
         return
     subject_option = options.option_names.subject
     if topic is None and registry.subject_name_strategy != RECORD_STRATEGY:
-        faults.add(
+        problems.add(
             subject_option,
             "must be set, because the subject of the {record_part} schema depends on the topic, and {topic} is not "
             "set. You can set {topic} instead, or set {subjectNameStrategy} to 'record'.",
@@ -285,7 +287,7 @@ def _check_subject(options: FormatOptions, registry: RegistryOptions, topic: str
     if needs_record_name and not options.schema.name:
         strategy_placeholder = option_placeholder("subjectNameStrategy")
         name_placeholder = option_placeholder(options.option_names.schema_name)
-        faults.add(
+        problems.add(
             "schemaSource",
             f"cannot be 'latest' while {strategy_placeholder} is '{registry.subject_name_strategy}' and the record "
             f"name is unknown. Set the name in {name_placeholder}, or the subject in "
@@ -294,16 +296,16 @@ def _check_subject(options: FormatOptions, registry: RegistryOptions, topic: str
 
 
 def _parse_registry(parsed_options: ParsedOptions, option_spelling: OptionSpelling) -> RegistryOptions:
-    """Build the options from the parsed values. Add errors about URLs, credentials and TLS to the faults."""
+    """Build the options from the parsed values. Add errors about URLs, credentials and TLS to the problems."""
     # The fields of dotted options are named like `schema_registry_url`.
     option_values = {name.removeprefix("schema_registry_"): value for name, value in parsed_options.values.items()}
     urls: tuple[str, ...] = ()
     try:
         urls = parse_registry_urls(option_values["url"])
     except ConfigurationError as error:
-        parsed_options.faults += error.unrendered_faults
+        parsed_options.problems += error.unrendered_problems
     if option_values["basic_auth_user_info"] and option_values["bearer_auth_token"]:
-        parsed_options.faults.add(
+        parsed_options.problems.add(
             "schema.registry.basic.auth.user.info", "cannot be set together with {schema.registry.bearer.auth.token}."
         )
     config = RegistryConfig(
@@ -336,7 +338,7 @@ def _parse_registry_tls(parsed_options: ParsedOptions) -> TlsConfig:
         for option in _TLS_OPTIONS
         if option.name in parsed_options.raw_values
     }
-    tls_faults = OptionFaults()
-    tls = parse_tls(kafka_options, tls_faults)
-    parsed_options.faults += tls_faults.with_prefix(REGISTRY_PREFIX)
+    tls_problems = OptionProblems()
+    tls = parse_tls(kafka_options, tls_problems)
+    parsed_options.problems += tls_problems.with_prefix(REGISTRY_PREFIX)
     return tls

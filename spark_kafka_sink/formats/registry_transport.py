@@ -24,7 +24,7 @@ from spark_kafka_sink.diagnostics.text import format_count, mask_secrets, saniti
 from spark_kafka_sink.errors import (
     PLAIN_SPELLING,
     ConfigurationError,
-    OptionFault,
+    OptionProblem,
     OptionSpelling,
     SchemaRegistryError,
 )
@@ -437,10 +437,10 @@ def parse_registry_urls(url_list: str) -> tuple[str, ...]:
         if problem is not None:
             has_password = "password" in problem
             template = "{problem}; set {schema.registry.basic.auth.user.info}." if has_password else "{problem}."
-            raise ConfigurationError(OptionFault("schema.registry.url", template, {"problem": problem}))
+            raise ConfigurationError(OptionProblem("schema.registry.url", template, {"problem": problem}))
     if not urls:
         raise ConfigurationError(
-            OptionFault("schema.registry.url", "is not set, but formats that end in '-confluent' require it.")
+            OptionProblem("schema.registry.url", "is not set, but formats that end in '-confluent' require it.")
         )
     return urls
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from spark_kafka_sink.diagnostics.deferred_log import warn_once
-from spark_kafka_sink.errors import ConfigurationError, OptionFaults
+from spark_kafka_sink.errors import ConfigurationError, OptionProblems
 from spark_kafka_sink.network.security_options import (
     SECURITY_OPTIONS,
     get_default,
@@ -69,54 +69,54 @@ class SecurityConfig:
 def parse_security_config(options: Mapping[str, object]) -> SecurityConfig:
     """Parse the security options in `options` and ignore all other options.
 
-    Raise a single ConfigurationError that lists the faults of all options. If the value of an option is not valid
+    Raise a single ConfigurationError that lists the problems of all options. If the value of an option is not valid
     text, the other values are not checked.
     """
-    faults = OptionFaults()
-    option_texts = _collect_option_texts(options, faults)
+    problems = OptionProblems()
+    option_texts = _collect_option_texts(options, problems)
     protocol = get_option(option_texts, "security.protocol").upper()
     if protocol not in SECURITY_PROTOCOLS:
-        faults.add("security.protocol", f"must be one of {', '.join(SECURITY_PROTOCOLS)}.")
+        problems.add("security.protocol", f"must be one of {', '.join(SECURITY_PROTOCOLS)}.")
     # Like the Java client, accept any text in options that the protocol does not use.
-    tls = _parse_tls(option_texts, faults) if "SSL" in protocol else None
+    tls = _parse_tls(option_texts, problems) if "SSL" in protocol else None
     token_callback = options.get("sasl.oauthbearer.token.callback")
-    login = _parse_login(option_texts, token_callback, faults) if "SASL" in protocol else None
+    login = _parse_login(option_texts, token_callback, problems) if "SASL" in protocol else None
     if login is not None and login.oidc is not None and login.oidc.uses_tls:
         # The protocol SASL_PLAINTEXT does not use the truststore, but a token endpoint with https does.
-        truststore = tls.truststore if tls is not None else _parse_truststore(option_texts, faults)
+        truststore = tls.truststore if tls is not None else _parse_truststore(option_texts, problems)
         login = replace(login, oidc=replace(login.oidc, truststore=truststore))
-    if faults:
-        raise ConfigurationError(faults)
+    if problems:
+        raise ConfigurationError(problems)
     config = SecurityConfig(protocol, tls, login)
     _warn_about_insecure_settings(config)
     return config
 
 
-def _parse_tls(option_texts: Mapping[str, str], faults: OptionFaults) -> TlsConfig:
+def _parse_tls(option_texts: Mapping[str, str], problems: OptionProblems) -> TlsConfig:
     from spark_kafka_sink.network.security.tls_options import parse_tls
 
-    return parse_tls(option_texts, faults)
+    return parse_tls(option_texts, problems)
 
 
-def _parse_truststore(option_texts: Mapping[str, str], faults: OptionFaults) -> StoreConfig | None:
+def _parse_truststore(option_texts: Mapping[str, str], problems: OptionProblems) -> StoreConfig | None:
     from spark_kafka_sink.network.security.tls_options import parse_truststore
 
-    return parse_truststore(option_texts, faults)
+    return parse_truststore(option_texts, problems)
 
 
-def _parse_login(option_texts: Mapping[str, str], token_callback: object, faults: OptionFaults) -> Login:
+def _parse_login(option_texts: Mapping[str, str], token_callback: object, problems: OptionProblems) -> Login:
     from spark_kafka_sink.network.security.login import parse_login
 
-    return parse_login(option_texts, token_callback, faults)
+    return parse_login(option_texts, token_callback, problems)
 
 
-def _collect_option_texts(options: Mapping[str, object], faults: OptionFaults) -> dict[str, str]:
-    """Return the text of each supported security option that is set. Add unsupported options to `faults`.
+def _collect_option_texts(options: Mapping[str, object], problems: OptionProblems) -> dict[str, str]:
+    """Return the text of each supported security option that is set. Add unsupported options to `problems`.
 
     Raise ConfigurationError if a value is not valid text. Without this value, other options could not be checked.
     """
     option_texts = {}
-    text_faults = OptionFaults()
+    text_problems = OptionProblems()
     for name, value in options.items():
         option = SECURITY_OPTIONS.get(name)
         # A callable is the token callback. It has no text, and parse_security_config passes it on as it is.
@@ -125,15 +125,15 @@ def _collect_option_texts(options: Mapping[str, object], faults: OptionFaults) -
         try:
             text = option.parse(value)
         except HiddenValueError as error:
-            text_faults.add(name, "{problem}.", problem=error)
+            text_problems.add(name, "{problem}.", problem=error)
             continue
         if not option.unsupported_reason:
             assert isinstance(text, str)
             option_texts[name] = text
         elif text != option.default:  # as in parse_option_values, the default is accepted
-            faults.add(name, f"cannot be set: {option.unsupported_reason}.")
-    if text_faults:
-        raise ConfigurationError([*faults, *text_faults])
+            problems.add(name, f"cannot be set: {option.unsupported_reason}.")
+    if text_problems:
+        raise ConfigurationError([*problems, *text_problems])
     return option_texts
 
 

@@ -45,7 +45,7 @@ class Option:
     unsupported_reason: str = ""
     """The reason why only the default is accepted; empty if other values are supported.
 
-    Names of other options are enclosed in braces, as in the text of an OptionFault.
+    Names of other options are enclosed in braces, as in the text of an OptionProblem.
     """
     secret: bool = False
     """Whether the value must never appear in errors, logs or reprs."""

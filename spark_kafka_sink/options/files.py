@@ -12,7 +12,7 @@ import stat
 from pathlib import Path
 
 from spark_kafka_sink.diagnostics.text import sanitize
-from spark_kafka_sink.errors import OptionFault
+from spark_kafka_sink.errors import OptionProblem
 
 MAX_FILE_BYTES = 16 << 20
 _FILE_TYPES = (
@@ -66,17 +66,17 @@ def read_bounded_file(
     return content
 
 
-def build_unreadable_file_fault(
+def build_unreadable_file_problem(
     option: str, path: str, error: OSError | ValueError, machine: str, *, content_remedy: str = ""
-) -> OptionFault:
-    """Build the fault of an option whose file cannot be read.
+) -> OptionProblem:
+    """Build the problem of an option whose file cannot be read.
 
     If the option's value is the content of a file, such as a private key, it is not shown. The caller must raise its
     error `from None`, because an OSError contains the value.
 
     `machine`: the machine that reads the file, for example "the driver".
     `content_remedy`: what to do with the content other than to save it, such as "set {valueSchema} to the schema". It
-    is part of the OptionFault's text.
+    is part of the OptionProblem's text.
     """
     if _is_file_content(path):
         alternative = f", or {content_remedy}" if content_remedy else ""
@@ -84,14 +84,14 @@ def build_unreadable_file_fault(
             "must be the path of a file, but seems to contain the content itself, which is not shown. Save the "
             f"content to a file and set the option to the path of the file{alternative}."
         )
-        return OptionFault(option, text)
+        return OptionProblem(option, text)
     if isinstance(error, FileNotFoundError) and _QUOTED_PATTERN.fullmatch(path):
         reason: object = "it is in quotes. Remove the quotes"
     else:
         # Unlike `strerror`, the text of an OSError contains the path.
         reason = getattr(error, "strerror", None) or error
     values = {"path": sanitize(path), "machine": machine, "reason": reason}
-    return OptionFault(option, "is {path}, which cannot be read on {machine}: {reason}.", values)
+    return OptionProblem(option, "is {path}, which cannot be read on {machine}: {reason}.", values)
 
 
 def _is_file_content(value: str) -> bool:

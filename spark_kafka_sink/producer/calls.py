@@ -43,9 +43,9 @@ StoredRanges: TypeAlias = "Sequence[StoredRange] | NDArray[np.int64]"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FailedRows:
-    """Rows that were not written, and their error. For a table, `table.take(failure.rows)` returns the rows."""
+    """Rows that were not written, and their error. For a table, `table.take(failure.row_indices)` returns the rows."""
 
-    rows: NDArray[np.int64]
+    row_indices: NDArray[np.int64]
     """The indices of the failed rows in the columns or the table that the caller passed."""
     error: KafkaSinkError
     topic: str | None
@@ -77,5 +77,5 @@ class SendCall(Protocol):
         """Record that the rows in `failure` have failed.
 
         `errors_by_position`: the errors of the rows that the broker rejected individually (KIP-467), keyed by position
-        in `failure.rows`. All other rows have failed with `failure.error`.
+        in `failure.row_indices`. All other rows have failed with `failure.error`.
         """

@@ -6,8 +6,8 @@ Unknown options are errors, too, because a misspelled option would otherwise go 
 Errors show invalid values, but never secrets. Secrets are parsed in network/security_config.py, and the value of an
 unknown option is not shown, because it may be a secret.
 
-A *fault* is the error of one option. Its text is a template, in which `{linger.ms}` stands for the name of that option
-as the user spells it.
+A *problem* is the error of one option. Its text is a template, in which `{linger.ms}` stands for the name of that
+option as the user spells it.
 """
 
 from __future__ import annotations
@@ -100,14 +100,14 @@ class ProducerConfig:
 
         Raise one ConfigurationError that lists all errors, including those found during parsing.
         """
-        # All of these functions add the faults that they find to `parsed_options.faults`.
+        # All of these functions add the problems that they find to `parsed_options.problems`.
         connection_values = resolve_connection_values(parsed_options)
         _check_codec(parsed_options)
         _check_rack(parsed_options)
         delivery_timeout_ms = _resolve_delivery_timeout_ms(parsed_options)
         is_idempotent = _resolve_idempotence(parsed_options)
-        if parsed_options.faults:
-            raise ConfigurationError(parsed_options.faults)
+        if parsed_options.problems:
+            raise ConfigurationError(parsed_options.problems)
         if parsed_options.values["acks"] == 0:
             _log.warning(
                 "acks=0: brokers acknowledge nothing. Records can be lost without an error, and results and reports "
@@ -182,33 +182,33 @@ def _find_compression_level(parsed_options: ParsedOptions) -> int | None:
 
 
 def _check_codec(parsed_options: ParsedOptions) -> None:
-    """Add a fault if the codec set in compression.type is not available in this Python environment."""
+    """Add a problem if the codec set in compression.type is not available in this Python environment."""
     if "compression_type" in parsed_options.invalid_fields:
         return
     try:
         require_codec(Codec[parsed_options.values["compression_type"].upper()])
     except MissingDependencyError as error:
-        parsed_options.faults += error.unrendered_faults
+        parsed_options.problems += error.unrendered_problems
 
 
 def _check_rack(parsed_options: ParsedOptions) -> None:
-    """Add a fault for each reason why partitioner.rack.aware cannot take effect."""
+    """Add a problem for each reason why partitioner.rack.aware cannot take effect."""
     values = parsed_options.values
     if not values["partitioner_rack_aware"]:
         return
     if not values["client_rack"] and "client_rack" not in parsed_options.invalid_fields:
         problem = "is true, so {client.rack} must be set to the rack of this client, spelled as broker.rack."
-        parsed_options.faults.add("partitioner.rack.aware", problem)
+        parsed_options.problems.add("partitioner.rack.aware", problem)
     if values["partitioner_class"] == ROUND_ROBIN_PARTITIONER:
         problem = "has no effect, because {partitioner.class} is RoundRobinPartitioner. Remove one of them."
-        parsed_options.faults.add("partitioner.rack.aware", problem)
+        parsed_options.problems.add("partitioner.rack.aware", problem)
 
 
 def _resolve_delivery_timeout_ms(parsed_options: ParsedOptions) -> int:
     """Return the effective delivery.timeout.ms, which is at least linger.ms + request.timeout.ms.
 
     If the default is below this minimum, it is increased to the minimum. If the user has set a value below the minimum,
-    that is a fault.
+    that is a problem.
     """
     values = parsed_options.values
     timeout_ms: int = values["delivery_timeout_ms"]
@@ -217,7 +217,7 @@ def _resolve_delivery_timeout_ms(parsed_options: ParsedOptions) -> int:
     if has_invalid_field or timeout_ms >= min_timeout_ms:
         return timeout_ms
     if "delivery.timeout.ms" in parsed_options.raw_values:
-        parsed_options.faults.add(
+        parsed_options.problems.add(
             "delivery.timeout.ms",
             "is {timeout_ms}, but must be at least {linger.ms} + {request.timeout.ms} ({min_timeout_ms}).",
             timeout_ms=timeout_ms,
@@ -232,8 +232,8 @@ def _resolve_idempotence(parsed_options: ParsedOptions) -> bool:
     """Return whether the producer is idempotent.
 
     If the user has requested idempotence, with enable.idempotence or a transactional.id, each option that conflicts
-    with it is a fault. If not, a conflict disables idempotence with a warning. There is one exception: too many
-    requests in flight are a fault unless enable.idempotence is false.
+    with it is a problem. If not, a conflict disables idempotence with a warning. There is one exception: too many
+    requests in flight are a problem unless enable.idempotence is false.
     """
     is_idempotent: bool = parsed_options.values["enable_idempotence"]
     is_transactional = parsed_options.values["transactional_id"] is not None
@@ -241,17 +241,17 @@ def _resolve_idempotence(parsed_options: ParsedOptions) -> bool:
         return is_idempotent  # the value does not matter, because the invalid options are errors
     if not is_idempotent:
         if is_transactional:
-            parsed_options.faults.add("enable.idempotence", "must not be false, because {transactional.id} is set.")
+            parsed_options.problems.add("enable.idempotence", "must not be false, because {transactional.id} is set.")
         return False
     conflicts = find_idempotence_conflicts(parsed_options)
     if is_transactional or "enable.idempotence" in parsed_options.raw_values:
         reason = "{transactional.id} is set" if is_transactional else "{enable.idempotence} is true"
         for option, requirement in conflicts.items():
-            parsed_options.faults.add(option, f"{requirement}, because {reason}.")
+            parsed_options.problems.add(option, f"{requirement}, because {reason}.")
         return True
     if _IN_FLIGHT_OPTION in conflicts:
         in_flight = parsed_options.values["max_in_flight_requests_per_connection"]
-        parsed_options.faults.add(
+        parsed_options.problems.add(
             _IN_FLIGHT_OPTION,
             f"is {{in_flight}}, but {conflicts[_IN_FLIGHT_OPTION]}, or {{enable.idempotence}} must be set to false.",
             in_flight=in_flight,

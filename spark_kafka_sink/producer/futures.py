@@ -224,7 +224,7 @@ class RecordFutures:
         """Deliver the outcome of the failed rows. SendCall documents the arguments."""
         partition = -1 if failure.partition is None else failure.partition
         self._deliver_outcome(
-            _SharedOutcome(failure.rows, partition, error=failure.error, errors_by_position=errors_by_position)
+            _SharedOutcome(failure.row_indices, partition, error=failure.error, errors_by_position=errors_by_position)
         )
 
     def reject(self, partition: int | None, error: KafkaSinkError, callbacks: tuple[Callback, ...]) -> SendFuture:
@@ -387,11 +387,11 @@ class ColumnsFuture(_ProducerFuture[ColumnsResult]):
     ) -> None:
         """Record that the rows in `failure` have failed, and complete the future if no row is pending.
 
-        `errors_by_position`: errors of individual rows, keyed by position in `failure.rows`. All other rows have failed
-        with `failure.error`.
+        `errors_by_position`: errors of individual rows, keyed by position in `failure.row_indices`. All other rows
+        have failed with `failure.error`.
         """
         failures = _split_by_error(failure, errors_by_position)
-        row_count = len(failure.rows)
+        row_count = len(failure.row_indices)
         with self._lock:
             self._failures += failures
             self._pending_row_count -= row_count
@@ -411,13 +411,13 @@ class ColumnsFuture(_ProducerFuture[ColumnsResult]):
 def _split_by_error(failure: FailedRows, errors_by_position: Mapping[int, KafkaSinkError]) -> list[FailedRows]:
     """Return a failure for each row with an error of its own, then one for all rows that share `failure.error`."""
     failures = [
-        replace(failure, rows=failure.rows[position : position + 1], error=error)
+        replace(failure, row_indices=failure.row_indices[position : position + 1], error=error)
         for position, error in errors_by_position.items()
     ]
-    shares_error = np.ones(len(failure.rows), np.bool_)
+    shares_error = np.ones(len(failure.row_indices), np.bool_)
     shares_error[list(errors_by_position)] = False
     if shares_error.any():
-        failures.append(replace(failure, rows=failure.rows[shares_error]))
+        failures.append(replace(failure, row_indices=failure.row_indices[shares_error]))
     return failures
 
 

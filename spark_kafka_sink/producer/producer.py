@@ -70,8 +70,8 @@ from spark_kafka_sink.producer.rows import (
     build_record_size_error,
     build_rows,
     ensure_partitions_requested,
-    find_missing_partition_rows,
-    find_rejected_rows,
+    find_missing_partition_failures,
+    find_row_failures,
 )
 from spark_kafka_sink.producer.sender_loop import SenderLoop
 from spark_kafka_sink.producer.sending.call_executor import CallExecutor
@@ -399,12 +399,14 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             raise
         try:  # if an error rejects all rows, those that have failed on their own are no longer in `rows`
             snapshot = self._await_topic(topic, now_ms)
-            rows = self._fail_rows(rows, find_rejected_rows(topic, rows, self.config), transaction_check)
+            rows = self._fail_rows(rows, find_row_failures(topic, rows, self.config), transaction_check)
             snapshot = self._await_requested_partitions(topic, rows, snapshot, now_ms)
         except KafkaSinkError as error:
             self._record_rejected_rows(error, transaction_check, row_count=len(rows))
             raise
-        rows = self._fail_rows(rows, find_missing_partition_rows(topic, rows, snapshot, partition), transaction_check)
+        rows = self._fail_rows(
+            rows, find_missing_partition_failures(topic, rows, snapshot, partition), transaction_check
+        )
         if len(rows):
             self._assign_partitions(topic, rows, snapshot, ignored_key_bytes)
             self._stage_rows(topic, rows, transaction_check)
@@ -415,7 +417,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
     ) -> Rows:
         """Report the rows in `failures` to their call as failed, and return the remaining rows."""
         for failure in failures:
-            self._record_rejected_rows(failure.error, transaction_check, row_count=len(failure.rows))
+            self._record_rejected_rows(failure.error, transaction_check, row_count=len(failure.row_indices))
             rows.call.fail_rows(failure)
         return rows.exclude(failures)
 

@@ -119,7 +119,7 @@ class ColumnsResult:
         columns = RecordColumns(value=pa.array(["12.50", "8.00"]))
         result = producer.send_columns("orders", columns).result(timeout=60)
         for failure in result.failures:
-            print(failure.rows, failure.error)
+            print(failure.row_indices, failure.error)
     """
 
     topic: str
@@ -145,7 +145,7 @@ class ColumnsResult:
     @property
     def rows_failed(self) -> int:
         """The number of rows that were not written."""
-        return sum(len(failure.rows) for failure in self.failures)
+        return sum(len(failure.row_indices) for failure in self.failures)
 
     def raise_for_failures(self) -> None:
         """Raise DeliveryError if any row was not written. Its cause is the error of the first failure."""
@@ -153,7 +153,7 @@ class ColumnsResult:
             first_failure = self.failures[0]
             raise DeliveryError(
                 f"{self.rows_failed} of {self.rows_written + self.rows_failed} rows were not written to topic "
-                f"{self.topic}. The first of them is row {int(first_failure.rows[0])}: {first_failure.error}"
+                f"{self.topic}. The first of them is row {int(first_failure.row_indices[0])}: {first_failure.error}"
             ) from first_failure.error
 
 

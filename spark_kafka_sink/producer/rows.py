@@ -74,7 +74,7 @@ class Rows:
         """Return the rows that are not among the failures."""
         if not failures:
             return self
-        failed_row_indices = np.concatenate([failure.rows for failure in failures])
+        failed_row_indices = np.concatenate([failure.row_indices for failure in failures])
         return self._take(np.flatnonzero(~np.isin(self.row_indices, failed_row_indices)))
 
     def assign(self, partitions: NDArray[np.int32]) -> Rows:
@@ -144,10 +144,10 @@ def build_rows(call: SendCall, columns: RecordColumns, partition: int | ArrowCol
     )
 
 
-def find_rejected_rows(topic: str, rows: Rows, config: ProducerConfig) -> list[FailedRows]:
-    """Return a failure for each reason why rows are invalid or too large.
+def find_row_failures(topic: str, rows: Rows, config: ProducerConfig) -> list[FailedRows]:
+    """Return one failure for each reason why rows are invalid or too large.
 
-    If there are several reasons for a row, it appears only in the failure for the first of them.
+    A row appears only under its first reason.
     """
     max_record_bytes = min(config.max_request_size - HEADER_BYTES, config.buffer_memory)
     positions_by_reason = find_invalid_rows(rows.columns)
@@ -167,7 +167,7 @@ def find_rejected_rows(topic: str, rows: Rows, config: ProducerConfig) -> list[F
     return failures
 
 
-def find_missing_partition_rows(
+def find_missing_partition_failures(
     topic: str, rows: Rows, snapshot: ClusterSnapshot, partition: int | ArrowColumn | None
 ) -> list[FailedRows]:
     """Return one failure with all rows that request a missing partition, or an empty list if there are none.

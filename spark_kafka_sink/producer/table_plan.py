@@ -8,7 +8,7 @@ Some arguments of send_table() name the column of each record field; they are ca
 JSON, encodes several columns into one field. A column *position* is the index of a column in the table's schema.
 
 Arrow types without a Spark equivalent are converted before a field is read or encoded (table_types.py). All functions
-that find faults return them as messages, one per problem, so that one ConfigurationError can list all of them.
+that find problems return them as messages, one per problem, so that one ConfigurationError can list all of them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import pyarrow as pa
 from spark_kafka_sink.client.option_parsing import parse_option_values
 from spark_kafka_sink.diagnostics.column_names import describe_missing_column
 from spark_kafka_sink.diagnostics.text import sanitize
-from spark_kafka_sink.errors import ConfigurationError, OptionFaults, OptionSpelling, SchemaError
+from spark_kafka_sink.errors import ConfigurationError, OptionProblems, OptionSpelling, SchemaError
 from spark_kafka_sink.formats.encoder import ColumnsEncoder
 from spark_kafka_sink.formats.encoder_builders import attach_schema_id, build_encoders
 from spark_kafka_sink.formats.options import (
@@ -116,7 +116,7 @@ class _ParsedFormats(NamedTuple):
     formats: list[FormatOptions]
     registry: RegistryOptions | None
     """The options of the schema registry; None if no format uses one."""
-    faults: list[str]
+    problems: list[str]
     """A message for each invalid argument."""
 
 
@@ -150,17 +150,17 @@ def plan_table(
     `table_options`: format and schema registry options, keyed by the name of the send_table() argument.
 
     Raise ConfigurationError if the arguments do not fit the schema. Each check relies on the success of those before
-    it, so the error lists only the faults of the first check that finds any.
+    it, so the error lists only the problems of the first check that finds any.
     """
     if topic is not None:
         validate_topic(topic)
     mapping = _normalize_partition(mapping)
-    _ensure_no_faults(_find_argument_faults(mapping))
+    _ensure_no_problems(_find_argument_problems(mapping))
     sources = _find_field_sources(topic, schema, mapping, table_options)
     positions = sources.positions
     schema_encoders = _build_encoders(sources.formats, schema)
     target_types = _find_target_types(schema, positions, schema_encoders)
-    _ensure_no_faults(_find_type_faults(schema, positions, target_types))
+    _ensure_no_problems(_find_type_problems(schema, positions, target_types))
     # Query the schema registry only after all checks have passed, because that may register a schema.
     encoders = _attach_schema_ids(schema_encoders, sources.formats, sources.registry, topic)
     conversion, timestamp_position = _build_conversion(schema, target_types, positions.get("timestamp"))
@@ -177,10 +177,10 @@ def plan_table(
     return TablePlan(conversion, columns)
 
 
-def _ensure_no_faults(faults: Sequence[str]) -> None:
-    """Raise ConfigurationError with all faults if there are any."""
-    if faults:
-        raise ConfigurationError(faults)
+def _ensure_no_problems(problems: Sequence[str]) -> None:
+    """Raise ConfigurationError with all problems if there are any."""
+    if problems:
+        raise ConfigurationError(problems)
 
 
 def _find_field_sources(
@@ -190,8 +190,8 @@ def _find_field_sources(
     explicit_options = {name: value for name, value in table_options.items() if value is not None}
     parsed_formats = _parse_formats(topic, mapping, explicit_options)
     encoded_fields = {part for part in RECORD_PARTS if f"{part}_format" in explicit_options}
-    positions, position_faults = _find_column_positions(topic, schema, mapping, encoded_fields)
-    _ensure_no_faults(parsed_formats.faults + position_faults)
+    positions, position_problems = _find_column_positions(topic, schema, mapping, encoded_fields)
+    _ensure_no_problems(parsed_formats.problems + position_problems)
     formats = [_with_default_columns(format_options, schema, positions) for format_options in parsed_formats.formats]
     return _FieldSources(positions, formats, parsed_formats.registry)
 
@@ -201,9 +201,9 @@ def _build_encoders(formats: Sequence[FormatOptions], schema: pa.Schema) -> dict
 
     Raise ConfigurationError if the columns of a format have types that it cannot encode.
     """
-    faults = OptionFaults()
-    encoders = build_encoders(formats, ArrowColumns(list(schema)), faults)
-    _ensure_no_faults(faults.render(_ARGUMENT_SPELLING))
+    problems = OptionProblems()
+    encoders = build_encoders(formats, ArrowColumns(list(schema)), problems)
+    _ensure_no_problems(problems.render(_ARGUMENT_SPELLING))
     return encoders
 
 
@@ -256,12 +256,12 @@ def _build_conversion(
     return BatchConversion(columns), len(columns) - 1
 
 
-def _find_argument_faults(mapping: ColumnMapping) -> list[str]:
+def _find_argument_problems(mapping: ColumnMapping) -> list[str]:
     """Return a message for each argument that cannot be the name of a column.
 
     If such an argument were ignored, every row would be written without the field.
     """
-    faults: list[str] = []
+    problems: list[str] = []
     for field_name in ("value", "key", "headers", "partition", "timestamp"):
         argument = getattr(mapping, field_name)
         accepts_list, accepts_number = field_name in RECORD_PARTS, field_name == "partition"
@@ -276,14 +276,14 @@ def _find_argument_faults(mapping: ColumnMapping) -> list[str]:
         elif accepts_number:
             alternative = " or a number"
         shown_argument = sanitize(repr(argument), max_characters=100)
-        faults.append(f"{field_name} must be the name of a column{alternative}, not {shown_argument}.")
-    return faults
+        problems.append(f"{field_name} must be the name of a column{alternative}, not {shown_argument}.")
+    return problems
 
 
 def _parse_formats(topic: str | None, mapping: ColumnMapping, arguments: Mapping[str, object]) -> _ParsedFormats:
     """Parse the format and schema registry arguments of a send_table() call."""
     options = {TABLE_ARGUMENTS[name].name: value for name, value in arguments.items() if name in TABLE_ARGUMENTS}
-    name_faults = [_describe_unknown_argument(name) for name in arguments if name not in TABLE_ARGUMENTS]
+    name_problems = [_describe_unknown_argument(name) for name in arguments if name not in TABLE_ARGUMENTS]
     for part, option_names in OPTION_NAMES.items():
         # By default, a key format encodes the column `key`, and a value format encodes all other columns.
         default_columns = "key" if part == "key" else None
@@ -298,7 +298,7 @@ def _parse_formats(topic: str | None, mapping: ColumnMapping, arguments: Mapping
     return _ParsedFormats(
         formats=list(formats),
         registry=registry,
-        faults=[*name_faults, *parsed_options.faults.render(_ARGUMENT_SPELLING)],
+        problems=[*name_problems, *parsed_options.problems.render(_ARGUMENT_SPELLING)],
     )
 
 
@@ -337,14 +337,14 @@ def _find_column_positions(
     """
     column_names = schema.names
     positions: dict[str, int] = {}
-    faults: list[str] = []
+    problems: list[str] = []
     for field_name in FIELD_NAMES:
         argument = None if field_name == "topic" else getattr(mapping, field_name)
         is_fixed = isinstance(argument, int) or (field_name == "topic" and topic is not None)
         if is_fixed or field_name in encoded_fields:
             continue
         if argument is not None and not isinstance(argument, str):
-            faults.append(
+            problems.append(
                 f"{field_name}={list(argument)!r} names several columns, and only a format can combine them. Add "
                 f'{field_name}_format="json" or another format.'
             )
@@ -353,13 +353,13 @@ def _find_column_positions(
         if column_names.count(column_name) == 1:
             positions[field_name] = column_names.index(column_name)
         elif column_name in column_names:
-            faults.append(
+            problems.append(
                 f"{field_name}: there are {column_names.count(column_name)} columns named '{sanitize(column_name)}'. "
                 "Rename or drop all but one of them."
             )
         elif argument is not None or field_name in _REQUIRED_FIELDS:
-            faults.append(_explain_missing_column(field_name, argument, column_names))
-    return positions, faults
+            problems.append(_explain_missing_column(field_name, argument, column_names))
+    return positions, problems
 
 
 def _explain_missing_column(field_name: str, argument: str | None, column_names: Sequence[str]) -> str:
@@ -430,7 +430,7 @@ def _is_dictionary(schema: pa.Schema, position: int) -> bool:
     return bool(pa.types.is_dictionary(schema.field(position).type))
 
 
-def _find_type_faults(
+def _find_type_problems(
     schema: pa.Schema, field_positions: Mapping[str, int], target_types: Mapping[int, pa.DataType]
 ) -> list[str]:
     """Return a message for each column whose type cannot be used.
@@ -438,7 +438,7 @@ def _find_type_faults(
     `field_positions`: the positions of the columns that are read as record fields, keyed by the name of the field.
     `target_types`: the types of converted columns, by column position.
     """
-    faults: list[str] = []
+    problems: list[str] = []
     # Try the conversion with an empty column. Convert one column at a time, so that each message can name its column.
     for position, arrow_field in enumerate(schema):
         record_fields = [name for name, field_position in field_positions.items() if field_position == position]
@@ -452,16 +452,16 @@ def _find_type_faults(
                 timestamp_type = _to_timestamp_type(arrow_field.type)
                 converted_columns["timestamp"] = convert_column(empty_column, timestamp_type, arrow_field.name)
         except SchemaError as error:
-            faults.append(f"{error}.")
+            problems.append(f"{error}.")
             continue
         for record_field, converted_column in converted_columns.items():
-            fault = _find_column_fault(record_field, arrow_field, converted_column)
-            if fault is not None:
-                faults.append(fault)
-    return faults
+            problem = _find_column_problem(record_field, arrow_field, converted_column)
+            if problem is not None:
+                problems.append(problem)
+    return problems
 
 
-def _find_column_fault(record_field: str, arrow_field: pa.Field, empty_column: pa.Array) -> str | None:
+def _find_column_problem(record_field: str, arrow_field: pa.Field, empty_column: pa.Array) -> str | None:
     """Return a message if a column cannot be used for the record field, or None if it can.
 
     `arrow_field`: the column as the caller passed it, for the message.

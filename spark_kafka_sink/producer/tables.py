@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spark_kafka_sink.diagnostics.text import sanitize
+from spark_kafka_sink.diagnostics.text import format_count, sanitize
 from spark_kafka_sink.errors import (
     ConfigurationError,
     DataError,
@@ -53,7 +53,7 @@ class TableResult:
         orders = pa.table({"key": ["o-1", "o-2"], "value": ["12.50", "8.00"]})
         result = producer.send_table("orders", orders)
         for failure in result.failures:
-            print(orders.take(failure.rows), failure.error)
+            print(orders.take(failure.row_indices), failure.error)
     """
 
     rows_written: int = 0
@@ -75,7 +75,7 @@ class TableResult:
 
     def __repr__(self) -> str:
         end = "" if self.is_complete else ", not all rows read"
-        return f"TableResult({self.rows_written} rows written, {self.rows_failed} failed{end})"
+        return f"TableResult({format_count(self.rows_written, 'row')} written, {self.rows_failed:,} failed{end})"
 
     def raise_for_failures(self) -> None:
         """Raise DeliveryError if a row was not written. Its cause is the error of the first failed row, if any."""
@@ -90,11 +90,11 @@ def build_failures_error(result: TableResult, *, row_noun: str = "row", first_nu
 
     `row_noun`: what the message calls a row. `first_number`: the number of the table's first row in the message.
     """
-    first_failure = min(result.failures, key=lambda failure: int(failure.rows[0]))
+    first_failure = min(result.failures, key=lambda failure: int(failure.row_indices[0]))
     unread_rows_note = "" if result.is_complete else f" The {row_noun}s after them were not read."
     error = DeliveryError(
         f"{result.rows_failed} of {result.rows_processed} {row_noun}s were not written. The first of them is "
-        f"{row_noun} {first_number + int(first_failure.rows[0])}: {first_failure.error}{unread_rows_note}"
+        f"{row_noun} {first_number + int(first_failure.row_indices[0])}: {first_failure.error}{unread_rows_note}"
     )
     error.__cause__ = first_failure.error
     return error
@@ -361,7 +361,7 @@ class TableSender:
     def _add_failure(self, failure: FailedRows) -> None:
         """Add failed rows to `result`. Their row indices must be those in the table."""
         self.result.failures.append(failure)
-        self.result.rows_failed += len(failure.rows)
+        self.result.rows_failed += len(failure.row_indices)
 
     def _collect_all(self) -> Iterator[int]:
         """Wait for all pending calls, yield the number of rows of each, and complete `result`."""
@@ -374,7 +374,7 @@ class TableSender:
         self._written_offsets.add(call_result)
         self.result.rows_written += call_result.rows_written
         for failure in call_result.failures:
-            self._add_failure(replace(failure, rows=row_positions.to_table_indices(failure.rows)))
+            self._add_failure(replace(failure, row_indices=row_positions.to_table_indices(failure.row_indices)))
         return call_result.rows_written + call_result.rows_failed
 
 

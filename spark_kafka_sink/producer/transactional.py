@@ -48,7 +48,8 @@ class OpenTransactionCheck:
     def prevent_commit(self, error: KafkaSinkError) -> None:
         """Prevent the commit of the transaction, because `error` kept records out of it.
 
-        Do nothing if the transaction has ended, or if `error` is an IllegalStateError.
+        Do nothing if the transaction has ended, or if `error` is an IllegalStateError. An IllegalStateError means that
+        the record belongs to no transaction, so no transaction is incomplete without it.
         """
         self.manager.handle_rejected_record(self.transaction_number, error)
 

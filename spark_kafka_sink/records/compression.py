@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
-from spark_kafka_sink.errors import DecodeError, MissingDependencyError, OptionFault, UnsupportedFormatError
+from spark_kafka_sink.errors import DecodeError, MissingDependencyError, OptionProblem, UnsupportedFormatError
 
 Buffer: TypeAlias = "bytes | bytearray | memoryview"
 
@@ -94,7 +94,7 @@ def require_codec(codec: Codec) -> None:
             _import_lz4_frame()
         except ImportError as error:
             raise MissingDependencyError(
-                OptionFault(
+                OptionProblem(
                     "compression.type",
                     "is lz4, which requires the package lz4. It is not installed in this Python ({python}). Install "
                     "it with `pip install lz4`, or choose zstd, snappy or gzip.",
@@ -104,7 +104,7 @@ def require_codec(codec: Codec) -> None:
     if codec in _PYARROW_CODECS and not pa.Codec.is_available(codec.name.lower()):
         name = codec.name.lower()
         raise MissingDependencyError(
-            OptionFault(
+            OptionProblem(
                 "compression.type",
                 f"is {name}, which pyarrow in this Python ({{python}}) was built without. Install pyarrow from PyPI "
                 "with `pip install --force-reinstall pyarrow`, or choose another {compression.type}.",

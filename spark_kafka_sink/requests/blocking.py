@@ -375,7 +375,7 @@ class BlockingClient:
         queue = self._queues.get(node_id)
         node = self.metadata.snapshot.nodes.get(node_id) if queue is None else queue.node
         sentence = f"{node or f'node {node_id}'} {reason}"
-        self._client.disconnect(node_id, sentence, now_ms)
+        self._client.disconnect_unresponsive(node_id, sentence, now_ms)
         if queue is not None:
             self._fail_queued(queue, sentence)
 

@@ -24,7 +24,7 @@ from spark_kafka_sink.errors import (
     DisconnectedError,
     KafkaSinkError,
     MissingDependencyError,
-    OptionFault,
+    OptionProblem,
 )
 
 _NO_SECURITY_LAYER = 1
@@ -119,7 +119,7 @@ def import_gssapi() -> Any:
         return importlib.import_module("gssapi")
     except ImportError as error:
         raise MissingDependencyError(
-            OptionFault(
+            OptionProblem(
                 "sasl.mechanism",
                 "is GSSAPI, which requires MIT Kerberos or Heimdal on the machine, and the gssapi package: "
                 'pip install "spark-kafka-sink[gssapi]".',

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from spark_kafka_sink.errors import ConfigurationError, OptionFault
+from spark_kafka_sink.errors import ConfigurationError, OptionProblem
 
 MECHANISMS_BY_LOGIN_MODULE = {
     "PlainLoginModule": ("PLAIN",),
@@ -110,4 +110,4 @@ def _unescape(escape: re.Match[str]) -> str:
 
 
 def _build_invalid_error(problem: str) -> ConfigurationError:
-    return ConfigurationError(OptionFault("sasl.jaas.config", problem))
+    return ConfigurationError(OptionProblem("sasl.jaas.config", problem))

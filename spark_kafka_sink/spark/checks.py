@@ -14,7 +14,7 @@ from dataclasses import replace
 from pyspark.sql.types import StructType
 
 from spark_kafka_sink.diagnostics.deferred_log import defer_log
-from spark_kafka_sink.errors import ConfigurationError, OptionFaults, PreflightError, SchemaError
+from spark_kafka_sink.errors import ConfigurationError, OptionProblems, PreflightError, SchemaError
 from spark_kafka_sink.exactly_once.transaction_names import GENERATED_PREFIX, build_driver_id, derive_prefix
 from spark_kafka_sink.formats.encoder import ColumnsEncoder
 from spark_kafka_sink.formats.encoder_builders import build_encoders
@@ -23,12 +23,12 @@ from spark_kafka_sink.preflight import CheckResult, Outcome, Target, build_prefl
 from spark_kafka_sink.producer.column_plan import ColumnPlan
 from spark_kafka_sink.spark.columns import plan_columns
 from spark_kafka_sink.spark.constants import DISTRIBUTED_BY_OPTION
-from spark_kafka_sink.spark.distribution import find_distribution_faults, split_off_target_partition
+from spark_kafka_sink.spark.distribution import find_distribution_problems, split_off_target_partition
 from spark_kafka_sink.spark.options.names import SINK_OPTION_SPELLING, add_kafka_prefix
 from spark_kafka_sink.spark.options.parse import parse_options
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
 from spark_kafka_sink.spark.report_publishing import check_report_options
-from spark_kafka_sink.spark.topic_creation import create_topic_if_missing, log_warnings
+from spark_kafka_sink.spark.topic_creation import create_topic_if_missing, log_preflight_warnings
 from spark_kafka_sink.spark.value_formats import SparkColumns, add_schema_ids
 
 _UNREACHABLE_REMEDY = 'If only the executors can reach Kafka, set .option("checkConnection", "false").'
@@ -72,36 +72,36 @@ def check_and_plan_write(
 def check_options_and_schema(options: Mapping[str, str], schema: StructType) -> tuple[SinkOptions, ColumnPlan]:
     """Check the options and the schema without any connection. Return the parsed options and the column plan.
 
-    Raise ConfigurationError with all faults in the options and the schema, or SchemaError if only the schema has
-    faults.
+    Raise ConfigurationError with all problems in the options and the schema, or SchemaError if only the schema has
+    problems.
     """
-    # If the options are invalid, the schema is still checked, so that one error reports all faults. This check uses the
-    # topic and the encoded parts from the unparsed options, and None in place of encoders that cannot be built.
+    # If the options are invalid, the schema is still checked, so that one error reports all problems. This check uses
+    # the topic and the encoded parts from the unparsed options, and None in place of encoders that cannot be built.
     fixed_topic = next((value for name, value in options.items() if name.lower() == "topic"), None)
     encoders: dict[str, ColumnsEncoder | None] = dict.fromkeys(find_encoded_parts(options))
     # If `register` has distributed the rows, the last column is not the user's.
     schema, target_partition_position = split_off_target_partition(schema, options.get(DISTRIBUTED_BY_OPTION))
-    format_faults = OptionFaults()
+    format_problems = OptionProblems()
     try:
         sink_options = parse_options(options)
         fixed_topic = sink_options.topic
-        encoders = build_encoders(sink_options.formats, SparkColumns(schema), format_faults)
-        faults = format_faults.render(SINK_OPTION_SPELLING)
+        encoders = build_encoders(sink_options.formats, SparkColumns(schema), format_problems)
+        problems = format_problems.render(SINK_OPTION_SPELLING)
     except ConfigurationError as error:
-        faults = [*format_faults.render(SINK_OPTION_SPELLING), *error.faults]
+        problems = [*format_problems.render(SINK_OPTION_SPELLING), *error.problems]
     try:
         plan = plan_columns(schema, fixed_topic, encoders)
     except SchemaError as error:
-        if not faults:
+        if not problems:
             raise
-        # plan_columns writes one line per fault.
-        faults += str(error).splitlines()
-    # The distribution can be checked only with valid options and a valid schema. Without faults, `sink_options` and
+        # plan_columns writes one line per problem.
+        problems += str(error).splitlines()
+    # The distribution can be checked only with valid options and a valid schema. Without problems, `sink_options` and
     # `plan` are set.
-    if not faults:
-        faults += find_distribution_faults(sink_options, plan, schema)
-    if faults:
-        raise ConfigurationError(faults)
+    if not problems:
+        problems += find_distribution_problems(sink_options, plan, schema)
+    if problems:
+        raise ConfigurationError(problems)
     if target_partition_position is not None:
         plan = replace(plan, partition=target_partition_position)
     return sink_options, plan
@@ -138,7 +138,7 @@ def check_connection_and_create_topic(options: SinkOptions, *, is_stream: bool =
     if can_skip_check or has_nothing_to_check:
         return
     checks = _run_preflight(options, target)
-    log_warnings(checks)
+    log_preflight_warnings(checks)
     if target.new_topic is not None and create_topic_if_missing(options, target.new_topic):
         # The first run could not check the topic, because it did not exist yet.
         _run_preflight(options, replace(target, new_topic=None))

@@ -69,7 +69,7 @@ _TIMESTAMP_REMEDY = "; CAST(timestamp AS TIMESTAMP) if it is the record's time; 
 def plan_columns(
     schema: StructType, fixed_topic: str | None, encoders: Mapping[str, ColumnsEncoder | None] | None = None
 ) -> ColumnPlan:
-    """Check the schema and return the plan of its columns. Raise SchemaError with one line per fault.
+    """Check the schema and return the plan of its columns. Raise SchemaError with one line per problem.
 
     `fixed_topic`: the option `topic`, which takes precedence over the column; None if it is not set.
     `encoders`: the encoders for `value` and `key`, if these fields are built from other columns. None stands for an
@@ -81,22 +81,22 @@ def plan_columns(
     # meaning. An encoder may encode it like any other column.
     unused_columns = {*encoders, "topic"} if fixed_topic is not None else {*encoders}
     used_columns = [name for name in _EXPECTED_TYPES if name in names and name not in unused_columns]
-    faults = []
+    problems = []
     if fixed_topic is None and "topic" not in names:
-        faults.append(
+        problems.append(
             "topic option required when no 'topic' attribute is present. Use the topic option for setting a topic."
             + _describe_case_mismatch("topic", names)
         )
     if "value" not in names and "value" not in encoders:
-        faults.append(
+        problems.append(
             "Required attribute 'value' not found"
             + _describe_case_mismatch("value", names)
             + _suggest_value_column(names, used_columns, has_encoder=bool(encoders))
         )
-    column_faults = [_find_column_fault(name, schema) for name in used_columns]
-    faults += [fault for fault in column_faults if fault is not None]
-    if faults:
-        raise SchemaError("\n".join(faults))
+    column_problems = [_find_column_problem(name, schema) for name in used_columns]
+    problems += [problem for problem in column_problems if problem is not None]
+    if problems:
+        raise SchemaError("\n".join(problems))
     # A field of the record comes from a column, given by its position, or from an encoder.
     sources_by_field: dict[str, Any] = {name: names.index(name) for name in used_columns} | dict(encoders)
     return ColumnPlan(fixed_topic=fixed_topic, **sources_by_field)
@@ -111,7 +111,7 @@ def _describe_case_mismatch(name: str, names: list[str]) -> str:
     return f" (there is '{mismatch}', but column names are case-sensitive)" if mismatch else ""
 
 
-def _find_column_fault(name: str, schema: StructType) -> str | None:
+def _find_column_problem(name: str, schema: StructType) -> str | None:
     """Return why the column with this name cannot be written, or None if it can."""
     column_count = schema.fieldNames().count(name)
     if column_count > 1:

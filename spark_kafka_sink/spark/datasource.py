@@ -117,8 +117,8 @@ class KafkaDataSource(DataSource):
             if _BOOTSTRAP_SERVERS_OPTION in self.options:
                 raise
             # Without servers, this may be a write to a table: Spark does not pass on the options of CREATE TABLE.
-            # `from None`, because the new error repeats all faults.
-            raise ConfigurationError([*error.faults, TABLE_OPTIONS_MESSAGE]) from None
+            # `from None`, because the new error repeats all problems.
+            raise ConfigurationError([*error.problems, TABLE_OPTIONS_MESSAGE]) from None
         if options.distribution is not None:
             raise ConfigurationError(DISTRIBUTION_NOT_SUPPORTED_MESSAGE)
         if options.write_method == MAP_IN_ARROW:

@@ -140,13 +140,13 @@ class WritePlan(NamedTuple):
     """The distribution of the rows, or None if the rows are not redistributed between tasks."""
 
 
-def find_distribution_faults(options: SinkOptions, plan: ColumnPlan, schema: StructType) -> Iterator[str]:
+def find_distribution_problems(options: SinkOptions, plan: ColumnPlan, schema: StructType) -> Iterator[str]:
     """Yield an error message for each reason why the rows cannot be distributed with these options and columns."""
     distribution = options.distribution
     if distribution is None:
         return
     for sort_column in distribution.order_by:
-        yield from _find_sort_faults(sort_column.name, schema)
+        yield from _find_sort_problems(sort_column.name, schema)
     if distribution.strategy == BY_PARTITION and options.topic is None:
         yield (
             "Option 'distribution' is 'partition', which requires the option topic: topics named in a column, and "
@@ -168,7 +168,7 @@ def find_distribution_faults(options: SinkOptions, plan: ColumnPlan, schema: Str
         yield f"Option 'distribution' is 'key', but Spark cannot hash the key column '{unhashable_columns[0]}'."
 
 
-def _find_sort_faults(column: str, schema: StructType) -> Iterator[str]:
+def _find_sort_problems(column: str, schema: StructType) -> Iterator[str]:
     """Yield an error message if the rows cannot be sorted by this column."""
     names = schema.fieldNames()
     if column not in names:
@@ -194,7 +194,7 @@ def build_distribution(options: SinkOptions, plan: ColumnPlan, schema: StructTyp
     BY_PARTITION  the column `partition`, the key (unless the partitioner ignores keys), the content of the row
     BY_KEY        the key, the content of the row
 
-    `schema`: the schema of the DataFrame, for which `find_distribution_faults` has found no fault.
+    `schema`: the schema of the DataFrame, for which `find_distribution_problems` has found no problem.
     """
     distribution_options = options.distribution
     if distribution_options is None:
@@ -354,7 +354,7 @@ def _fetch_partition_count(options: SinkOptions) -> int:
 
     The count is not cached, because it may grow while a query runs.
     """
-    assert options.topic is not None  # checked by find_distribution_faults
+    assert options.topic is not None  # checked by find_distribution_problems
     config = options.producer_config()
     client_config = config.client_config()
     try:

@@ -36,7 +36,6 @@ from spark_kafka_sink.errors import ConfigurationError, DeliveryError
 from spark_kafka_sink.exactly_once import decision_errors, precommit_errors
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.batch_summary import BatchSummary, summarize_tasks
-from spark_kafka_sink.exactly_once.delivery import Delivery, ExactlyOnceOptions
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, WriterKind, build_batch_driver_name
 from spark_kafka_sink.exactly_once.job_names import find_driver_process_id, generate_job_prefix
@@ -45,6 +44,7 @@ from spark_kafka_sink.exactly_once.late_attempts import (
     raise_if_late,
     raise_if_late_attempt_was_fenced,
 )
+from spark_kafka_sink.exactly_once.settings import ExactlyOnceOptions, ExactlyOnceSettings
 from spark_kafka_sink.exactly_once.transaction_names import (
     GENERATED_PREFIX,
     build_task_id,
@@ -96,7 +96,7 @@ class ExactlyOnceWrite:
     The committing worker of a stream restores it from the task reports.
     """
 
-    delivery: Delivery
+    settings: ExactlyOnceSettings
     """The exactly-once settings of the query or job."""
     start: BatchStart
     """The state of the prefix, and the driver's identity, when the batch began."""
@@ -165,7 +165,7 @@ class ExactlyOnceWrite:
         with precommit_errors.convert_rejected_transaction_timeout(
             task_id,
             start.entry.timeout_ms,
-            is_user_timeout=self.delivery.options.transaction_timeout_ms is not None,
+            is_user_timeout=self.settings.options.transaction_timeout_ms is not None,
         ):
             producer.init_transactions(task_id)
         # Check again that the driver is waiting, now that brokers list the transactional id. If the driver has already
@@ -197,11 +197,11 @@ class ExactlyOnceWrite:
         # `frame.where("false")`. So there is no task that has found out whether the batch is decided.
         if skipped_task_count or (not reports and self.start.is_decided(batch)):
             self.start.check_skipped_batch(
-                batch, summary, tolerate_mismatch=self.delivery.options.tolerate_replay_mismatch
+                batch, summary, tolerate_mismatch=self.settings.options.tolerate_replay_mismatch
             )
         transactions = [report.transaction for report in reports if report.transaction is not None]
-        if transactions or self.delivery.is_single_use:
-            with _open_driver(self.delivery) as driver:
+        if transactions or self.settings.is_single_use:
+            with _open_driver(self.settings) as driver:
                 driver.commit(self.start, batch, transactions, summary)
 
     def abort(self, reports: Sequence[TaskReport]) -> AbortOutcome:
@@ -210,7 +210,7 @@ class ExactlyOnceWrite:
         `reports`: the reports of the tasks that finished.
         """
         batch = self._require_single_batch(reports)
-        with _open_driver(self.delivery) as driver:
+        with _open_driver(self.settings) as driver:
             was_aborted = driver.abort(self.start, batch)
         if was_aborted:
             return AbortOutcome(was_aborted, _RUN_ABORTED_MESSAGE if self.is_stream else _JOB_ABORTED_MESSAGE)
@@ -225,7 +225,7 @@ class ExactlyOnceWrite:
 
     def _build_job_batch(self) -> Batch:
         """Return the batch of a batch job, which has only one."""
-        return Batch(key=self.delivery.options.idempotency_key, scope=self.delivery.scope)
+        return Batch(key=self.settings.options.idempotency_key, scope=self.settings.scope)
 
     def _build_planned_batch(self) -> Batch:
         """Return the batch that was planned. Use this only if no task has reported."""
@@ -262,7 +262,7 @@ class UnreportedBatch:
     The committing process has no BatchStart for it, because it gets a BatchStart only inside the task reports.
     """
 
-    delivery: Delivery
+    settings: ExactlyOnceSettings
     start_name: str
     """Identifies the start of the query (see `build_start_name`)."""
 
@@ -274,15 +274,15 @@ class UnreportedBatch:
 
         Nothing is aborted if a batch is decided or being decided, or if a newer driver has taken over.
         """
-        with _open_driver(self.delivery) as driver:
+        with _open_driver(self.settings) as driver:
             was_aborted = driver.abort_unreported(self.start_name)
         return AbortOutcome(was_aborted, _RUN_ABORTED_MESSAGE if was_aborted else _NOT_ABORTED_MESSAGE)
 
 
 @contextlib.contextmanager
-def _open_driver(delivery: Delivery) -> Iterator[Driver]:
+def _open_driver(settings: ExactlyOnceSettings) -> Iterator[Driver]:
     """Open the driver for the block. Errors name the producer's options as a Spark job does."""
-    with kafka_prefix_in_errors(), Driver(delivery) as driver:
+    with kafka_prefix_in_errors(), Driver(settings) as driver:
         yield driver
 
 
@@ -305,8 +305,8 @@ def begin_micro_batch(
 
     `stream_start_id`: identifies this start of the query; None if `register` was not called.
     """
-    delivery = build_stream_delivery(options)
-    write = _begin_write(delivery, build_driver_name(stream_start_id), is_stream=True)
+    settings = build_stream_settings(options)
+    write = _begin_write(settings, build_driver_name(stream_start_id), is_stream=True)
     return dataclasses.replace(write, micro_batch=micro_batch)
 
 
@@ -315,14 +315,14 @@ def begin_job(options: SinkOptions, driver_process_id: int | None = None) -> Exa
 
     `driver_process_id`: the driver's process id. If it is None, as in a planning worker, it is looked up.
     """
-    delivery = build_job_delivery(options, driver_process_id)
-    return _begin_write(delivery, build_driver_name(uuid.uuid4().hex), is_stream=False)
+    settings = build_job_settings(options, driver_process_id)
+    return _begin_write(settings, build_driver_name(uuid.uuid4().hex), is_stream=False)
 
 
-def _begin_write(delivery: Delivery, driver_name: str, *, is_stream: bool) -> ExactlyOnceWrite:
+def _begin_write(settings: ExactlyOnceSettings, driver_name: str, *, is_stream: bool) -> ExactlyOnceWrite:
     """Begin a batch as the driver with this name. This fences older drivers of the same prefix."""
-    with _open_driver(delivery) as driver:
-        return ExactlyOnceWrite(delivery, driver.begin(driver_name), is_stream=is_stream)
+    with _open_driver(settings) as driver:
+        return ExactlyOnceWrite(settings, driver.begin(driver_name), is_stream=is_stream)
 
 
 def build_driver_name(stream_start_id: str | None) -> str:
@@ -348,7 +348,7 @@ def build_start_name(stream_start_id: str | None) -> str:
     return f"{platform.node()}/{stream_start_id}"
 
 
-def build_stream_delivery(options: SinkOptions) -> Delivery:
+def build_stream_settings(options: SinkOptions) -> ExactlyOnceSettings:
     """Build the exactly-once settings of a stream.
 
     The settings depend only on the options, so every process that plans or commits batches builds the same ones. Raise
@@ -366,10 +366,10 @@ def build_stream_delivery(options: SinkOptions) -> Delivery:
     if exactly_once_options.prefix is None and not checkpoint:
         raise ConfigurationError(MISSING_QUERY_NAME_MESSAGE)
     prefix = exactly_once_options.prefix or derive_prefix("stream", checkpoint)
-    return _build_delivery(options, prefix, WriterKind.STREAM, checkpoint=checkpoint)
+    return _build_settings(options, prefix, WriterKind.STREAM, checkpoint=checkpoint)
 
 
-def build_job_delivery(options: SinkOptions, driver_process_id: int | None = None) -> Delivery:
+def build_job_settings(options: SinkOptions, driver_process_id: int | None = None) -> ExactlyOnceSettings:
     """Build the exactly-once settings of a batch job.
 
     The prefix is the user's, or derived from the idempotency key. If the user has set neither, generate a unique one.
@@ -378,23 +378,23 @@ def build_job_delivery(options: SinkOptions, driver_process_id: int | None = Non
     """
     exactly_once_options = _require_exactly_once_options(options)
     if exactly_once_options.prefix is not None:
-        return _build_delivery(options, exactly_once_options.prefix, WriterKind.JOB)
+        return _build_settings(options, exactly_once_options.prefix, WriterKind.JOB)
     if exactly_once_options.idempotency_key is not None:
         # Many jobs use the date as their key. Deriving the prefix from the topic as well keeps such jobs apart.
         prefix = derive_prefix("key", f"{options.topic or ''}\n{exactly_once_options.idempotency_key}")
-        return _build_delivery(options, prefix, WriterKind.JOB)
-    return _build_delivery(options, generate_job_prefix(driver_process_id), WriterKind.JOB, is_single_use=True)
+        return _build_settings(options, prefix, WriterKind.JOB)
+    return _build_settings(options, generate_job_prefix(driver_process_id), WriterKind.JOB, is_single_use=True)
 
 
-def _build_delivery(
+def _build_settings(
     options: SinkOptions, prefix: str, writer_kind: WriterKind, *, checkpoint: str = "", is_single_use: bool = False
-) -> Delivery:
+) -> ExactlyOnceSettings:
     """Build the exactly-once settings of a query or job.
 
     `checkpoint`: the checkpoint location of a stream; empty if it is unknown.
     `is_single_use`: whether only this run of the job uses the prefix, because it was generated.
     """
-    return Delivery(
+    return ExactlyOnceSettings(
         options.producer_config().client_config(),
         prefix,
         _require_exactly_once_options(options),
@@ -425,7 +425,7 @@ def restore_from_reports(
     batch_starts = [report.batch_start for report in reports if report.batch_start is not None]
     if len({(batch_start.prefix, batch_start.driver_identity) for batch_start in batch_starts}) > 1:
         raise DeliveryError("The tasks of one batch were begun by several drivers. Run the write again.")
-    delivery = build_stream_delivery(options)
+    settings = build_stream_settings(options)
     if not batch_starts:
-        return UnreportedBatch(delivery, build_start_name(stream_start_id))
-    return ExactlyOnceWrite(delivery, batch_starts[0], is_stream=True)
+        return UnreportedBatch(settings, build_start_name(stream_start_id))
+    return ExactlyOnceWrite(settings, batch_starts[0], is_stream=True)

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from spark_kafka_sink.diagnostics.text import format_count
 from spark_kafka_sink.errors import (
-    BatchRefusedError,
+    BatchRejectedError,
     DeliveryError,
     InvalidRecordError,
     KafkaSinkError,
@@ -111,8 +111,8 @@ def _suggest_remedies(errors: list[KafkaSinkError], options: SinkOptions) -> lis
     Exactly-once delivery does not support dead letters, because a rejected record aborts the transaction.
     """
     can_add_dead_letters = options.exactly_once_options is None and options.dead_letter_topic is None
-    # A BatchRefusedError is also due to a record: a different record of the same batch.
-    are_due_to_records = all(is_record_error(error) or isinstance(error, BatchRefusedError) for error in errors)
+    # A BatchRejectedError is also due to a record: a different record of the same batch.
+    are_due_to_records = all(is_record_error(error) or isinstance(error, BatchRejectedError) for error in errors)
     if can_add_dead_letters and are_due_to_records:
         return [
             "What to do: fix these records, or write them to a dead-letter topic: "

@@ -19,7 +19,7 @@ from typing import TypeAlias
 import pyarrow as pa
 from pyspark import TaskContext
 
-from spark_kafka_sink.errors import ConfigurationError, OptionFault
+from spark_kafka_sink.errors import ConfigurationError, OptionProblem
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.requests.idle_clients import IdleClients
 from spark_kafka_sink.spark.options.names import kafka_prefix_in_errors
@@ -76,8 +76,10 @@ def _create_producer(options: Mapping[str, str]) -> KafkaProducer:
         try:
             return KafkaProducer(options, flush_at_exit=0)
         except ConfigurationError as error:
-            # A fault has a path as a value only if it is about an unreadable file (build_unreadable_file_fault).
-            if any(isinstance(fault, OptionFault) and "path" in fault.values for fault in error.unrendered_faults):
+            # A problem has a path as a value only if it is about an unreadable file (build_unreadable_file_problem).
+            if any(
+                isinstance(problem, OptionProblem) and "path" in problem.values for problem in error.unrendered_problems
+            ):
                 error.remedy = _FILE_REMEDY
             raise
 

@@ -41,22 +41,22 @@ def check_report_options(options: SinkOptions) -> None:
     destinations = (options.report_path, options.report_callback)
     if destinations in _checked_destinations:
         return
-    faults = []
+    problems = []
     if options.report_path is not None:
         try:
             store.ensure_writable(options.report_path)
         except ConfigurationError as error:
-            faults.append(f"Option 'reportPath': {error}")
+            problems.append(f"Option 'reportPath': {error}")
     if options.report_callback is not None:
         try:
             import_function(options.report_callback)
         except (Exception, SystemExit) as error:  # any error that the user's module raises
-            faults.append(
+            problems.append(
                 f"Option 'reportCallback': {options.report_callback} cannot be used on the driver: {error}. "
                 "Its module must be one that Spark's Python workers can import (--py-files)."
             )
-    if faults:
-        raise ConfigurationError(faults)
+    if problems:
+        raise ConfigurationError(problems)
     if len(_checked_destinations) >= _MAX_CHECKED_DESTINATIONS:
         # In a long-lived driver with many jobs, the set must not grow without limit. Checking again does no harm.
         _checked_destinations.clear()

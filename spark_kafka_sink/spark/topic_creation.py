@@ -1,6 +1,7 @@
 """The `createTopic` option: the driver creates a missing topic before the first task.
 
-It also logs a warning if an existing topic differs from the options.
+Also logs the preflight warnings that the driver must show, such as differences between an existing topic and the
+options.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def create_topic_if_missing(options: SinkOptions, new_topic: NewTopic) -> bool:
     return was_missing
 
 
-def log_warnings(checks: Iterable[CheckResult]) -> None:
+def log_preflight_warnings(checks: Iterable[CheckResult]) -> None:
     """Log the preflight warnings that the driver must show, each only once in the process."""
     for check in checks:
         if check.should_driver_log_warning and check.outcome is Outcome.WARNING:

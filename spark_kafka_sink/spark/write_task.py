@@ -27,7 +27,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from spark_kafka_sink.errors import (
-    BatchRefusedError,
+    BatchRejectedError,
     DeadLetterError,
     InvalidRecordError,
     KafkaSinkError,
@@ -252,7 +252,7 @@ class TaskWriter:
         columns = sent_rows.rows.columns
         written_bytes = columns.payload_nbytes
         for failure in result.failures:
-            failed_records = columns.take(failure.rows)
+            failed_records = columns.take(failure.row_indices)
             written_bytes -= failed_records.payload_nbytes
             self._handle_failure(sent_rows, failed_records, failure)
         written_rows = result.rows_written
@@ -276,7 +276,7 @@ class TaskWriter:
         dead_letter_topic = self._options.dead_letter_topic
         if sent_rows.is_dead_letter:
             self._handle_rejected_dead_letters(sent_rows, failed_records, failure)
-        elif dead_letter_topic is not None and isinstance(failure.error, BatchRefusedError):
+        elif dead_letter_topic is not None and isinstance(failure.error, BatchRejectedError):
             # These rows are valid, so send them again. The broker rejected their batch because of other records, which
             # become dead letters.
             self._send(_SentRows(TopicRows(topic, failed_records, partition=failure.partition)))
@@ -338,7 +338,9 @@ def _find_failed_partitions(rows: TopicRows, failure: FailedRows) -> int | pa.Ar
     """
     if failure.partition is not None:
         return failure.partition
-    return rows.partition.take(pa.array(failure.rows)) if isinstance(rows.partition, pa.Array) else rows.partition
+    return (
+        rows.partition.take(pa.array(failure.row_indices)) if isinstance(rows.partition, pa.Array) else rows.partition
+    )
 
 
 def _build_task_identity(context: TaskContext | None) -> TaskIdentity:

@@ -35,7 +35,14 @@ class EmbeddedBroker:
         data: Path | None = None,
         client_options: Mapping[str, object] | None = None,
     ) -> None:
-        """`client_options`: the security options that clients need besides the bootstrap servers."""
+        """Start the broker. Use `embedded_broker()` instead, which builds the configurations.
+
+        - `config`: the nodes of the cluster, and the behavior of its brokers
+        - `listener_config`: the addresses, security and threads of the listeners
+        - `topics`: number of partitions by topic name
+        - `data`: directory in which topics are stored; by default, they are kept in memory
+        - `client_options`: the security options that clients need besides the bootstrap servers
+        """
         with contextlib.ExitStack() as resources:
             self.cluster = _create_cluster(config, topics, data, resources)
             self.control = Control(self.cluster, config.seed)

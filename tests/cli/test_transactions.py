@@ -158,7 +158,7 @@ def test_abort_allows_rerun_unless_another_run_is_committed(capsys: Output, brok
     """The last decision is about an earlier job, or about an earlier run of this one that a scheduler has retried."""
     jobs = Query(broker, checkpoint="")
     start = jobs.begin()
-    with Driver(jobs.delivery) as driver:
+    with Driver(jobs.settings) as driver:
         driver.commit(start, Batch(), jobs.write_tasks(start, 0), BOTH_TASKS)
     later_job = jobs.with_new_driver()
     later_job.write_tasks(later_job.begin(), 1)
@@ -232,7 +232,7 @@ def test_abort_deletes_unnamed_job_that_has_no_open_transaction(
     start = job.begin()
     written = job.write_tasks(start, 0)
     job.write(start, 1, "of an attempt that lost", attempt=1)
-    with rejected_aborts(), Driver(replace(job.delivery, is_single_use=True)) as driver:
+    with rejected_aborts(), Driver(replace(job.settings, is_single_use=True)) as driver:
         driver.commit(start, Batch(), written, BOTH_TASKS)
     with connect_client(broker) as client:
         init_producer_id(client, start.build_task_id(1, 1), 60_000)
@@ -259,7 +259,7 @@ def test_abort_of_superseded_attempt_does_not_allow_rerun(capsys: Output, broker
     start = job.begin()
     written = job.write_tasks(start, 0)
     job.write(start, 1, "of an attempt that lost", attempt=1)
-    with rejected_aborts(), Driver(replace(job.delivery, is_single_use=True)) as driver:
+    with rejected_aborts(), Driver(replace(job.settings, is_single_use=True)) as driver:
         driver.commit(start, Batch(), written, BOTH_TASKS)
     assert transactions(broker, "abort", "--prefix", job.prefix, "--yes") == 0
     out = capsys.readouterr().out

@@ -77,7 +77,7 @@ class Rig:
 
     def end_connection(self, node_id: int) -> None:
         """Close the connection of one node as idle. Advancing the clock would close all idle connections."""
-        self.client.disconnect(node_id, "it was idle", self.now)
+        self.client.disconnect_unresponsive(node_id, "it was idle", self.now)
 
     def send(self, node_id: int = 0, *, message: Message | None = None, **options: Any) -> ClientRequest:
         """Send a request, which the broker holds until the test responds to it."""

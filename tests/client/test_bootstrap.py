@@ -53,7 +53,7 @@ def test_error_hides_password_in_address(server: str) -> None:
 def test_reports_all_invalid_addresses_in_one_error() -> None:
     with pytest.raises(ConfigurationError) as failure:
         parse_bootstrap_servers(["nonsense", "fine:9092", "broker:99999"])
-    assert len(failure.value.faults) == 2
+    assert len(failure.value.problems) == 2
     with pytest.raises(ConfigurationError, match="has no address"):
         parse_bootstrap_servers([])
 

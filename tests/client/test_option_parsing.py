@@ -81,10 +81,10 @@ def test_parses_all_options_and_hides_secrets_in_faults() -> None:
     reading = parse_option_values(table, options, ["elsewhere"], "client")
     assert reading.values == {"a_ms": 5, "b_ms": 2, "c": "x", "d": None}
     assert reading.invalid_fields == {"b_ms", "c", "d"}
-    assert reading.faults.render() == [
+    assert reading.problems.render() == [
         "b.ms must be an integer from 0 to 9. It is 'ten'.",
         "c cannot be set: it is a Java class.",
         "d must be an integer from 0 to 9.",
         "b.mss is not an option of the Kafka client. Did you mean b.ms?",
     ]
-    assert parse_option_values(table, {"c": "x"}, (), "client").faults == []
+    assert parse_option_values(table, {"c": "x"}, (), "client").problems == []

@@ -12,7 +12,7 @@ from spark_kafka_sink.client.option_suggestions import (
     KAFKA_PYTHON_OPTIONS,
     LIBRDKAFKA_OPTIONS,
     OPTIONS_WITHOUT_REPLACEMENT,
-    build_unknown_option_fault,
+    build_unknown_option_problem,
     suggest_option_name,
 )
 from spark_kafka_sink.errors import OptionSpelling
@@ -74,9 +74,9 @@ def test_suggests_option_whose_name_is_only_partly_given(name: str, known_name: 
 
 
 def test_spells_unknown_option_and_suggestion_like_the_user() -> None:
-    fault = build_unknown_option_fault("lingr.ms", KNOWN, "producer")
-    assert fault.render() == "lingr.ms is not an option of the Kafka producer. Did you mean linger.ms?"
-    in_spark = fault.render(OptionSpelling("kafka.{}".format))
+    problem = build_unknown_option_problem("lingr.ms", KNOWN, "producer")
+    assert problem.render() == "lingr.ms is not an option of the Kafka producer. Did you mean linger.ms?"
+    in_spark = problem.render(OptionSpelling("kafka.{}".format))
     assert in_spark == "kafka.lingr.ms is not an option of the Kafka producer. Did you mean kafka.linger.ms?"
 
 

@@ -1,4 +1,4 @@
-"""Parsing of options into a ClientConfig, or into a single error that lists all faults."""
+"""Parsing of options into a ClientConfig, or into a single error that lists all problems."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_reports_all_faults_in_one_error() -> None:
             }
         )
     message = str(failure.value)
-    assert len(failure.value.faults) == 7
+    assert len(failure.value.problems) == 7
     for name in ("bootstrap.servers", "request.timeout.ms", "retry.backoff.ms", "max.in.flight", "client.dns.lookup"):
         assert name in message
     assert "metadata.max.age is not an option of the Kafka client. Did you mean metadata.max.age.ms?" in message
@@ -94,7 +94,7 @@ OPTION_VALUES = [
 @pytest.mark.parametrize(("name", "value"), OPTION_VALUES)
 def test_producer_and_client_parse_options_equally(name: str, value: object) -> None:
     options = {"bootstrap.servers": "z:1", name: value}
-    assert parse_or_faults(parse_client_config, options) == parse_or_faults(
+    assert parse_or_problems(parse_client_config, options) == parse_or_problems(
         lambda raw: ProducerConfig.parse(raw).client_config(), options
     )
 
@@ -106,11 +106,11 @@ def test_error_of_wrong_type_hides_value(servers: object) -> None:
     assert "hush" not in str(failure.value)
 
 
-def parse_or_faults(parse: Callable[[Mapping[str, object]], ClientConfig], options: Mapping[str, object]) -> object:
+def parse_or_problems(parse: Callable[[Mapping[str, object]], ClientConfig], options: Mapping[str, object]) -> object:
     try:
         return parse(options)
     except ConfigurationError as error:
-        return error.faults
+        return error.problems
 
 
 def test_producer_has_all_client_options() -> None:

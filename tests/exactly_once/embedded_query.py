@@ -29,12 +29,12 @@ from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.batch_summary import BatchSummary
 from spark_kafka_sink.exactly_once.clients import create_client
 from spark_kafka_sink.exactly_once.decision_log import DecisionLog
-from spark_kafka_sink.exactly_once.delivery import Delivery, ExactlyOnceOptions
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState, WriterKind
 from spark_kafka_sink.exactly_once.log_topic import PARTITION_COUNT, partition_for
 from spark_kafka_sink.exactly_once.log_writer import LogTransaction, LogWriter, WriterState
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
+from spark_kafka_sink.exactly_once.settings import ExactlyOnceOptions, ExactlyOnceSettings
 from spark_kafka_sink.exactly_once.transaction_names import build_driver_id, parse_task_attempt
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.producer import KafkaProducer
@@ -86,9 +86,9 @@ class Query:
         return parse_client_config(self.options)
 
     @property
-    def delivery(self) -> Delivery:
+    def settings(self) -> ExactlyOnceSettings:
         prefix = self.prefix if self.has_user_prefix else None
-        return Delivery(
+        return ExactlyOnceSettings(
             self.client,
             self.prefix,
             ExactlyOnceOptions(prefix, log_topic=self.log, transaction_timeout_ms=self.timeout_ms),
@@ -100,7 +100,7 @@ class Query:
         return Batch(self.query, number)
 
     def begin(self) -> BatchStart:
-        with Driver(self.delivery) as driver:
+        with Driver(self.settings) as driver:
             start: BatchStart = pickle.loads(pickle.dumps(driver.begin(self.name)))
         return start
 
@@ -132,20 +132,20 @@ class Query:
         transactions: list[TransactionIdentity],
         summary: BatchSummary = BOTH_TASKS,
     ) -> None:
-        with Driver(self.delivery) as driver:
+        with Driver(self.settings) as driver:
             driver.commit(start, self.batch(number), transactions, summary)
 
     def write_and_commit(self, start: BatchStart, batch: Batch) -> None:
         """Write the rows of both tasks and commit them as this batch."""
-        with Driver(self.delivery) as driver:
+        with Driver(self.settings) as driver:
             driver.commit(start, batch, self.write_tasks(start, 0), BOTH_TASKS)
 
     def abort(self, start: BatchStart, number: int) -> bool:
-        with Driver(self.delivery) as driver:
+        with Driver(self.settings) as driver:
             return driver.abort(start, self.batch(number))
 
     def abort_unreported(self) -> bool:
-        with Driver(self.delivery) as driver:
+        with Driver(self.settings) as driver:
             return driver.abort_unreported(self.name)
 
     def run(self, number: int) -> BatchStart:

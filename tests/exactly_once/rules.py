@@ -258,7 +258,7 @@ def delete_entry_without_aborts(patch: pytest.MonkeyPatch) -> None:
     """Let a job without a name delete its entry although transactions of superseded attempts are open."""
 
     def delete_entry(driver: Driver, committed_batch: Any, entry: Entry) -> None:
-        if driver._delivery.is_single_use:
+        if driver._settings.is_single_use:
             driver._transactions.delete_entry(committed_batch.writer_state)
 
     patch.setattr(Driver, "_abort_superseded_attempts", delete_entry)

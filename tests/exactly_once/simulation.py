@@ -23,9 +23,9 @@ from spark_kafka_sink.errors import CommitLostError, KafkaSinkError
 from spark_kafka_sink.exactly_once import operations, query_transactions
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.batch_summary import BatchSummary
-from spark_kafka_sink.exactly_once.delivery import Delivery
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Entry, EntryState
+from spark_kafka_sink.exactly_once.settings import ExactlyOnceSettings
 from spark_kafka_sink.exactly_once.timeout_marks import is_marked_fenced
 from spark_kafka_sink.exactly_once.transaction_names import parse_task_id
 from spark_kafka_sink.producer.producer import KafkaProducer
@@ -179,7 +179,7 @@ class Simulation:
             self._commit(actor, name, number, lambda driver: driver.commit(start, batch, transactions, summary))
         except KafkaSinkError as error:
             self.reports.add_commit_error(number, batch, error)
-            with Driver(self._build_delivery_of(number), system=actor.system) as driver:
+            with Driver(self._build_batch_settings(number), system=actor.system) as driver:
                 if driver.abort(start, batch):
                     self.reports.add_invisible(number, batch)
             raise
@@ -190,7 +190,7 @@ class Simulation:
 
         def run(actor: Actor) -> None:
             try:
-                with Driver(self._build_delivery_of(number), system=actor.system) as driver:
+                with Driver(self._build_batch_settings(number), system=actor.system) as driver:
                     commit(driver)
             except KafkaSinkError as error:
                 errors.append(error)
@@ -213,7 +213,7 @@ class Simulation:
         self._actor_by_driver_name[driver_name] = name
         self._driver_name_by_actor[name] = driver_name
         try:
-            with Driver(self._build_delivery_of(number), system=actor.system) as driver:
+            with Driver(self._build_batch_settings(number), system=actor.system) as driver:
                 return driver.begin(driver_name)
         except KafkaSinkError as error:
             self.reports.add_error(number, self.workload.build_batch(number), error)
@@ -268,8 +268,8 @@ class Simulation:
     # --- actions of a task attempt
 
     def run_attempt(self, actor: Actor, start: BatchStart, attempt: Attempt) -> None:
-        delivery = self._build_delivery_of(attempt.batch)
-        write = ExactlyOnceWrite(delivery, start, is_stream=self.workload is Workload.STREAM)
+        settings = self._build_batch_settings(attempt.batch)
+        write = ExactlyOnceWrite(settings, start, is_stream=self.workload is Workload.STREAM)
         task_attempt_id = len(self.attempts)
         task = TaskIdentity(
             attempt.partition, attempt.attempt, task_attempt_id, 0, query_id=QUERY, batch_id=str(attempt.batch)
@@ -314,7 +314,7 @@ class Simulation:
     def stop_query(self, actor: Actor, name: str) -> None:
         """Abort the unreported batch of this driver, as Spark does when it stops the query."""
         self.was_stopped = True
-        with contextlib.suppress(KafkaSinkError), Driver(self.build_delivery(), system=actor.system) as driver:
+        with contextlib.suppress(KafkaSinkError), Driver(self.build_settings(), system=actor.system) as driver:
             driver.abort_unreported(name if self.registered else build_start_name(None))
 
     def run_operation(self, actor: Actor, name: str, operation: Operation = operations.abort) -> None:
@@ -346,13 +346,13 @@ class Simulation:
             "request.timeout.ms": "1000",
         }
 
-    def build_delivery(self, prefix: str = PREFIX, idempotency_key: str | None = None) -> Delivery:
+    def build_settings(self, prefix: str = PREFIX, idempotency_key: str | None = None) -> ExactlyOnceSettings:
         """Return the settings of the query, or of a job with this prefix and key."""
-        return self.workload.build_delivery(self.options, prefix, idempotency_key)
+        return self.workload.build_settings(self.options, prefix, idempotency_key)
 
-    def _build_delivery_of(self, number: int) -> Delivery:
+    def _build_batch_settings(self, number: int) -> ExactlyOnceSettings:
         """Return the settings of this batch."""
-        return self.build_delivery(self.workload.build_prefix(number), self.workload.build_batch(number).key)
+        return self.build_settings(self.workload.build_prefix(number), self.workload.build_batch(number).key)
 
     # --- state
 

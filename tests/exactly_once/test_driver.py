@@ -20,7 +20,6 @@ from spark_kafka_sink.errors import (
     ProducerFencedError,
 )
 from spark_kafka_sink.exactly_once import operations
-from spark_kafka_sink.exactly_once.delivery import Delivery
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import (
     Batch,
@@ -30,6 +29,7 @@ from spark_kafka_sink.exactly_once.entries import (
     build_batch_driver_name,
 )
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
+from spark_kafka_sink.exactly_once.settings import ExactlyOnceSettings
 from spark_kafka_sink.exactly_once.transaction_names import build_driver_id
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import build_broker_error
@@ -62,10 +62,10 @@ def query(broker: EmbeddedBroker) -> Query:
 # --- without faults
 
 
-def _job_delivery(query: Query) -> Delivery:
+def _job_settings(query: Query) -> ExactlyOnceSettings:
     """Return the delivery of a job under the prefix of the query."""
-    options = dataclasses.replace(query.delivery.options, idempotency_key="today")
-    return dataclasses.replace(query.delivery, options=options, checkpoint="", writer_kind=WriterKind.JOB)
+    options = dataclasses.replace(query.settings.options, idempotency_key="today")
+    return dataclasses.replace(query.settings, options=options, checkpoint="", writer_kind=WriterKind.JOB)
 
 
 def test_batch_is_visible_only_after_commit(query: Query) -> None:
@@ -322,7 +322,7 @@ def test_rejects_job_with_prefix_of_stream_without_affecting_the_stream(query: Q
         query.run(0)
     start = query.begin()
     prepared = query.write_tasks(start, 1)
-    job = _job_delivery(query)
+    job = _job_settings(query)
     owner = r"belongs to a stream with the checkpoint /checkpoint \(newest driver: driver-1"
     with (
         assert_no_new_epoch(query.broker),
@@ -337,8 +337,8 @@ def test_rejects_job_with_prefix_of_stream_without_affecting_the_stream(query: Q
 @pytest.mark.parametrize("has_decided", [False, True])
 def test_rejects_stream_with_prefix_of_jobs_without_affecting_the_jobs(query: Query, *, has_decided: bool) -> None:
     batch = Batch(key="today", scope="t")
-    delivery = _job_delivery(query)
-    with Driver(delivery) as job:
+    settings = _job_settings(query)
+    with Driver(settings) as job:
         start = job.begin("job-1")
         prepared = query.write_tasks(start, 0)
         if has_decided:
@@ -474,7 +474,7 @@ def test_start_fails_with_error_of_broker_that_rejects_every_timeout(query: Quer
 
 def test_transactions_of_unnamed_job_last_at_most_an_hour(query: Query) -> None:
     query.broker.cluster.coordinator.max_timeout_ms = 12 * 60 * 60_000
-    with Driver(dataclasses.replace(query.delivery, prefix="job", is_single_use=True)) as driver:
+    with Driver(dataclasses.replace(query.settings, prefix="job", is_single_use=True)) as driver:
         assert driver.begin("driver-1").entry.timeout_ms == 60 * 60_000
     assert query.begin().entry.timeout_ms == 12 * 60 * 60_000
 

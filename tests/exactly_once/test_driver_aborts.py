@@ -12,11 +12,11 @@ from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.errors import ExactlyOnceError, KafkaSinkError, NetworkError, ProducerFencedError
 from spark_kafka_sink.exactly_once import operations
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
-from spark_kafka_sink.exactly_once.delivery import ExactlyOnceOptions
 from spark_kafka_sink.exactly_once.driver import SUPERSEDED_ABORT_TIMEOUT_MS, Driver
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState
 from spark_kafka_sink.exactly_once.log_writer import LogTransaction, WriterState
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
+from spark_kafka_sink.exactly_once.settings import ExactlyOnceOptions
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import build_broker_error
 from spark_kafka_sink.protocol.message import ApiKey
@@ -61,8 +61,8 @@ def test_abort_of_committed_batch_returns_false(query: Query) -> None:
 
 
 def test_aborted_unnamed_job_is_deleted_from_the_log(query: Query) -> None:
-    delivery = dataclasses.replace(query.delivery, is_single_use=True, options=ExactlyOnceOptions(log_topic=LOG))
-    with Driver(delivery) as driver:
+    settings = dataclasses.replace(query.settings, is_single_use=True, options=ExactlyOnceOptions(log_topic=LOG))
+    with Driver(settings) as driver:
         start = driver.begin("job")
         query.write_tasks(start, 0)
         assert driver.abort(start, Batch())
@@ -219,8 +219,8 @@ def test_commit_limits_the_wait_for_superseded_attempts(query: Query) -> None:
 def test_commits_job_with_warning_although_log_is_not_writable(
     query: Query, failing_method: str, caplog: pytest.LogCaptureFixture, *, has_superseded_attempt: bool
 ) -> None:
-    delivery = dataclasses.replace(query.delivery, is_single_use=True, options=ExactlyOnceOptions(log_topic=LOG))
-    with Driver(delivery) as driver:
+    settings = dataclasses.replace(query.settings, is_single_use=True, options=ExactlyOnceOptions(log_topic=LOG))
+    with Driver(settings) as driver:
         start = driver.begin("job")
         prepared = query.write_tasks(start, 0)
         if has_superseded_attempt:
@@ -258,7 +258,7 @@ def test_advice_for_lost_done_response_ends_open_transaction(query: Query, caplo
         original(transactions, state, entry)
         raise NetworkError("no broker responds")
 
-    with patch.object(QueryTransactions, "write", write_without_response), Driver(query.delivery) as driver:
+    with patch.object(QueryTransactions, "write", write_without_response), Driver(query.settings) as driver:
         driver.commit(start, Batch(), prepared, BOTH_TASKS)
     assert "If there is nothing to finish, and no query or job with this prefix is running, end it with" in caplog.text
     assert operations.finish(query.options, query.prefix, LOG) is None
@@ -275,7 +275,7 @@ def test_job_succeeds_with_warning_if_done_record_cannot_be_written(
     prepared = query.write_tasks(start, 0)
     with (
         fail_when_done(build_broker_error(error_codes.NOT_ENOUGH_REPLICAS, "the decision log")),
-        Driver(query.delivery) as driver,
+        Driver(query.settings) as driver,
     ):
         driver.commit(start, batch, prepared, BOTH_TASKS)
     assert read_values(query.broker) == rows(0)
@@ -315,7 +315,7 @@ def test_error_warns_against_rerun_of_job_without_key_if_decision_is_in_doubt(
 
     monkeypatch.setattr(LogTransaction, "commit", commit)
     with (
-        Driver(query.delivery) as driver,
+        Driver(query.settings) as driver,
         pytest.raises(
             ExactlyOnceError, match=r"It is not known whether job number 1 is decided.*Do not run the job again"
         ),
@@ -336,7 +336,7 @@ def test_error_forbids_rerun_of_decided_job_without_key(query: Query, code: int)
 
     with (
         patch.object(LogTransaction, "commit", commit),
-        Driver(query.delivery) as driver,
+        Driver(query.settings) as driver,
         pytest.raises(
             ExactlyOnceError, match=r"(?s)job number 1 is decided.*Do not run the decided job again.*finish"
         ) as error,
@@ -351,7 +351,7 @@ def test_error_forbids_rerun_of_decided_job_without_key(query: Query, code: int)
 def test_driver_fenced_during_abort_aborts_nothing(query: Query) -> None:
     start = query.begin()
     fenced = ProducerFencedError("it is another's", code=error_codes.PRODUCER_FENCED, name="PRODUCER_FENCED")
-    with patch.object(QueryTransactions, "fence", side_effect=fenced), Driver(query.delivery) as driver:
+    with patch.object(QueryTransactions, "fence", side_effect=fenced), Driver(query.settings) as driver:
         assert driver.abort(start, query.batch(0)) is False
         assert driver.abort_unreported(query.name) is False
 
@@ -402,6 +402,6 @@ def test_abort_of_committed_job_reports_no_abort(query: Query) -> None:
         job = query.with_new_driver(name=name)
         start = job.begin()
         job.write_and_commit(start, Batch(scope="t"))
-        with Driver(job.delivery) as driver:
+        with Driver(job.settings) as driver:
             assert not driver.abort(start, Batch(scope="t"))
     assert read_values(query.broker) == rows(0, 0)

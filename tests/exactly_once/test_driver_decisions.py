@@ -139,7 +139,7 @@ def test_decision_is_in_doubt_if_the_retry_of_its_commit_is_fenced(query: Query)
 
     with (
         patch.object(LogTransaction, "commit", commit_twice),
-        Driver(query.delivery) as driver,
+        Driver(query.settings) as driver,
         pytest.raises(
             ExactlyOnceError, match="It is not known whether job number 1 is committed: a newer driver"
         ) as raised,
@@ -163,8 +163,8 @@ def test_failed_listing_of_superseded_attempts_is_a_warning(query: Query, caplog
 
 
 def test_unnamed_job_without_rows_leaves_no_entry(query: Query) -> None:
-    delivery = dataclasses.replace(query.delivery, is_single_use=True)
-    with Driver(delivery) as driver:
+    settings = dataclasses.replace(query.settings, is_single_use=True)
+    with Driver(settings) as driver:
         start = driver.begin("job")
         assert start.entry.generation == 1
         driver.commit(start, Batch(), [], BOTH_TASKS)
@@ -174,8 +174,8 @@ def test_unnamed_job_without_rows_leaves_no_entry(query: Query) -> None:
 
 
 def test_unnamed_job_without_rows_warns_of_open_transactions(query: Query, caplog: pytest.LogCaptureFixture) -> None:
-    delivery = dataclasses.replace(query.delivery, is_single_use=True)
-    with Driver(delivery) as driver:
+    settings = dataclasses.replace(query.settings, is_single_use=True)
+    with Driver(settings) as driver:
         start = driver.begin("job")
         query.write(start, 0, "of a superseded attempt")
         with patch.object(QueryTransactions, "list_task_transactions", side_effect=DISCONNECTED):

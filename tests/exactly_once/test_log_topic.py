@@ -12,8 +12,8 @@ from spark_kafka_sink.broker.context import RequestContext
 from spark_kafka_sink.broker.handlers import load_handler
 from spark_kafka_sink.errors import BrokerError, PreflightError
 from spark_kafka_sink.exactly_once.decision_log import DecisionLog
-from spark_kafka_sink.exactly_once.delivery import ExactlyOnceOptions
 from spark_kafka_sink.exactly_once.driver import Driver
+from spark_kafka_sink.exactly_once.settings import ExactlyOnceOptions
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
@@ -120,11 +120,11 @@ def test_checks_each_log_once_per_process(broker: EmbeddedBroker) -> None:
 
 
 def test_creates_log_with_requested_replication(broker: EmbeddedBroker) -> None:
-    delivery = dataclasses.replace(
-        Query(broker).delivery, options=ExactlyOnceOptions(log_topic=LOG, log_replication_factor=3)
+    settings = dataclasses.replace(
+        Query(broker).settings, options=ExactlyOnceOptions(log_topic=LOG, log_replication_factor=3)
     )
     with (
-        Driver(delivery) as driver,
+        Driver(settings) as driver,
         pytest.raises(PreflightError, match="Replication factor 3 is invalid in a cluster of 2 nodes"),
     ):
         driver.begin("driver-1")

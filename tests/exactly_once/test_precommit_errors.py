@@ -36,8 +36,8 @@ def test_rejects_brokers_without_transactions_before_the_first_row(
 ) -> None:
     config = ClusterConfig(version_limits=dict.fromkeys(absent, ABSENT))
     with EmbeddedBroker(config, ListenerConfig()) as broker:
-        delivery = dataclasses.replace(Query(broker).delivery, is_single_use=is_single_use)
-        with Driver(delivery) as driver, pytest.raises(PreflightError) as error:
+        settings = dataclasses.replace(Query(broker).settings, is_single_use=is_single_use)
+        with Driver(settings) as driver, pytest.raises(PreflightError) as error:
             driver.begin("driver-1")
     assert "nothing was written" in str(error.value)
     assert "Exactly-once delivery requires Kafka 3.0 or newer" in str(error.value)

@@ -14,7 +14,7 @@ from spark_kafka_sink.exactly_once.batch_summary import BatchSummary
 from spark_kafka_sink.exactly_once.driver_ids import has_claimed
 from spark_kafka_sink.exactly_once.entries import Batch, Entry
 from spark_kafka_sink.exactly_once.log_writer import WriterState
-from spark_kafka_sink.exactly_once.query_transactions import HAND_OVER_EPOCH, MAX_TRIES, QueryTransactions
+from spark_kafka_sink.exactly_once.query_transactions import HAND_OVER_EPOCH, MAX_ATTEMPTS, QueryTransactions
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.requests.transaction_admin import describe_transactions
@@ -154,7 +154,7 @@ def test_gives_up_after_max_tries_fenced_writes(
 
     def reject_write(state: WriterState, entry: Entry) -> WriterState:
         tried.append(state)
-        assert len(tried) <= MAX_TRIES, "it does not give up"
+        assert len(tried) <= MAX_ATTEMPTS, "it does not give up"
         raise precommit_errors.build_other_driver_error(one.driver_id)
 
     with pytest.raises(ProducerFencedError):
@@ -164,8 +164,8 @@ def test_gives_up_after_max_tries_fenced_writes(
             before.with_decision(Batch("q", 0), BatchSummary.from_row_counts({}, 0), ()),
             reject_write,
         )
-    assert len(tried) == MAX_TRIES
-    assert len({state.id_and_epoch for state in tried}) == MAX_TRIES, "each turn has an epoch of its own"
+    assert len(tried) == MAX_ATTEMPTS
+    assert len({state.id_and_epoch for state in tried}) == MAX_ATTEMPTS, "each turn has an epoch of its own"
 
 
 def test_rejects_claim_after_newer_claim(two_drivers: tuple[QueryTransactions, QueryTransactions]) -> None:
@@ -286,7 +286,7 @@ def test_gives_up_if_each_entry_names_another_driver_id(
     monkeypatch.setattr(one, "_read_newest_entry", lambda: Entry(PREFIX, driver_number=next(numbers)))
     with pytest.raises(ProducerFencedError):
         one.read_current_entry(None)
-    assert next(numbers) == MAX_TRIES + 2
+    assert next(numbers) == MAX_ATTEMPTS + 2
 
 
 def test_gives_up_after_max_tries_of_a_fenced_action(
@@ -298,13 +298,13 @@ def test_gives_up_after_max_tries_of_a_fenced_action(
     tries: list[int] = []
 
     def act(description: object, entry: Entry) -> None:
-        assert len(tries) < 10 * MAX_TRIES
+        assert len(tries) < 10 * MAX_ATTEMPTS
         tries.append(1)
         raise precommit_errors.build_other_driver_error("p-driver")
 
     with pytest.raises(ProducerFencedError):
         one.retry_when_fenced(act, None)
-    assert len(tries) == MAX_TRIES
+    assert len(tries) == MAX_ATTEMPTS
 
 
 def test_fencing_restores_the_mark_of_a_claimed_driver_id(

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from enum import Enum
 
 from spark_kafka_sink.client.options import parse_client_config
-from spark_kafka_sink.exactly_once.delivery import Delivery, ExactlyOnceOptions
 from spark_kafka_sink.exactly_once.entries import Batch, WriterKind
+from spark_kafka_sink.exactly_once.settings import ExactlyOnceOptions, ExactlyOnceSettings
 from spark_kafka_sink.exactly_once.transaction_names import GENERATED_PREFIX
 
 TOPIC, LOG, PREFIX, QUERY, CHECKPOINT = "t", "decisions", "p", "query-1", "/checkpoint"
@@ -40,10 +40,12 @@ class Workload(Enum):
         """Return the prefix of the query, or of the job with this number."""
         return f"{GENERATED_PREFIX}job-host-1-{number:012}" if self is Workload.UNNAMED_JOBS else PREFIX
 
-    def build_delivery(self, options: Mapping[str, str], prefix: str, idempotency_key: str | None = None) -> Delivery:
+    def build_settings(
+        self, options: Mapping[str, str], prefix: str, idempotency_key: str | None = None
+    ) -> ExactlyOnceSettings:
         """Return the settings of the query, or of a job with this prefix and key."""
         is_job, is_unnamed = self is not Workload.STREAM, self is Workload.UNNAMED_JOBS
-        return Delivery(
+        return ExactlyOnceSettings(
             parse_client_config(options),
             prefix,
             ExactlyOnceOptions(

@@ -8,7 +8,7 @@ import sys
 import pyarrow as pa
 import pytest
 
-from spark_kafka_sink.errors import MissingDependencyError, OptionFault, OptionFaults
+from spark_kafka_sink.errors import MissingDependencyError, OptionProblem, OptionProblems
 from spark_kafka_sink.formats.encoder_builders import build_encoders
 from spark_kafka_sink.formats.format_builders import SchemaSpec
 from spark_kafka_sink.formats.options import RECORD_PARTS, FormatOptions
@@ -20,12 +20,12 @@ def test_raises_error_for_schema_that_needs_missing_package(part: str, monkeypat
     """If the error was only collected, the key would have no encoder and would be written as null."""
     monkeypatch.setitem(sys.modules, "google.protobuf", None)
     options = FormatOptions(part, "protobuf-confluent", ("a",), SchemaSpec(base64.b64encode(b"\n\0").decode()))
-    faults = OptionFaults()
+    problems = OptionProblems()
     with pytest.raises(
         MissingDependencyError, match=r"requires the protobuf package on the driver, in version .*: pip install"
     ):
-        build_encoders([options], ArrowColumns([pa.field("a", pa.int64())]), faults)
-    assert not faults
+        build_encoders([options], ArrowColumns([pa.field("a", pa.int64())]), problems)
+    assert not problems
 
 
 @pytest.mark.parametrize(
@@ -37,19 +37,19 @@ def test_raises_error_for_schema_that_needs_missing_package(part: str, monkeypat
     ],
 )
 def test_suggests_ways_to_encode_fields_of_a_column(columns: tuple[str, ...], hint: str) -> None:
-    faults = OptionFaults()
+    problems = OptionProblems()
     fields = [pa.field("a", pa.int64()), pa.field("s", pa.struct([pa.field("x", pa.int64())]))]
-    build_encoders([FormatOptions("value", "json", columns)], ArrowColumns(fields), faults)
+    build_encoders([FormatOptions("value", "json", columns)], ArrowColumns(fields), problems)
     name = columns[-1]
-    (fault,) = faults.render()
-    assert fault.endswith(
+    (problem,) = problems.render()
+    assert problem.endswith(
         f" names the column '{name}', which does not exist. There is '{name[0]}', but parts of columns cannot be named "
         f"here. Select the part as a column first.{hint}"
     )
 
 
 @pytest.mark.parametrize(
-    ("requested_column", "problem"),
+    ("requested_column", "message"),
     [
         (
             "nowhere.*",
@@ -59,12 +59,12 @@ def test_suggests_ways_to_encode_fields_of_a_column(columns: tuple[str, ...], hi
         ("twice.*", "names the column 'twice', which occurs more than once."),
     ],
 )
-def test_rejects_column_whose_fields_cannot_be_encoded(requested_column: str, problem: str) -> None:
+def test_rejects_column_whose_fields_cannot_be_encoded(requested_column: str, message: str) -> None:
     struct = pa.struct([pa.field("b", pa.int64())])
     fields = [pa.field("a", pa.int64()), *(pa.field(name, struct) for name in ("s", "twice", "twice"))]
     options = FormatOptions("value", "json", (requested_column,), SchemaSpec())
-    faults = OptionFaults()
-    build_encoders([options], ArrowColumns(fields), faults)
-    (fault,) = faults
-    assert isinstance(fault, OptionFault)
-    assert fault.render() == f"valueColumns {problem}"
+    problems = OptionProblems()
+    build_encoders([options], ArrowColumns(fields), problems)
+    (problem,) = problems
+    assert isinstance(problem, OptionProblem)
+    assert problem.render() == f"valueColumns {message}"

@@ -1,4 +1,4 @@
-"""Parsing of options into a SecurityConfig: errors list all faults and no secrets, and the result can be pickled."""
+"""Parsing of options into a SecurityConfig: errors list all problems and no secrets, and the result can be pickled."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spark_kafka_sink.diagnostics.deferred_log import clear_logged_warnings
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.network.security_config import SecurityConfig, parse_security_config
 from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
-from tests.network.security.security_cases import OAUTH, OIDC, SCRAM, build_jaas_config, collect_faults
+from tests.network.security.security_cases import OAUTH, OIDC, SCRAM, build_jaas_config, collect_problems
 
 SECRETS = SCRAM | {
     "ssl.truststore.location": "trust.jks",
@@ -41,15 +41,15 @@ def test_security_protocol_selects_tls_and_login(protocol: str, uses_tls: bool, 
 
 
 @pytest.mark.parametrize(
-    ("changed", "fault"),
+    ("changed", "problem"),
     [
         ({"security.protocol": "TLS"}, "security.protocol must be one of"),
         ({"ssl.engine.factory.class": "com.example.Mine"}, "cannot be set: it would load a Java class"),
     ],
 )
-def test_reports_each_invalid_security_option(changed: dict[str, object], fault: str) -> None:
-    messages = collect_faults(SCRAM | changed)
-    assert any(fault in message for message in messages), messages
+def test_reports_each_invalid_security_option(changed: dict[str, object], problem: str) -> None:
+    messages = collect_problems(SCRAM | changed)
+    assert any(problem in message for message in messages), messages
     assert "hush" not in "\n".join(messages)
 
 
@@ -65,12 +65,12 @@ def test_reports_each_invalid_security_option(changed: dict[str, object], fault:
 )
 def test_rejects_value_that_is_not_text_with_one_fault(name: str, value: str, character: str) -> None:
     options = SCRAM | {"ssl.keystore.certificate.chain": "chain", "ssl.keystore.key": "key"}
-    messages = collect_faults(options | {name: value.replace("{}", character)})
+    messages = collect_problems(options | {name: value.replace("{}", character)})
     assert messages == (f"{name} must be text in UTF-8 without NUL characters.",)
 
 
 def test_reports_unsupported_option_together_with_value_that_is_not_text() -> None:
-    messages = collect_faults({"security.providers": "x", "ssl.key.password": "\0"})
+    messages = collect_problems({"security.providers": "x", "ssl.key.password": "\0"})
     assert [message.split()[0] for message in messages] == ["security.providers", "ssl.key.password"]
 
 
@@ -87,7 +87,7 @@ def test_ignores_options_that_protocol_does_not_use() -> None:
 
 
 def test_reports_all_invalid_security_options_in_one_error() -> None:
-    messages = collect_faults(
+    messages = collect_problems(
         {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "ssl.protocol": "x", "ssl.keystore.key": "k"}
     )
     assert len(messages) == 3

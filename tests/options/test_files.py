@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from spark_kafka_sink.errors import OptionSpelling
-from spark_kafka_sink.options.files import MAX_FILE_BYTES, build_unreadable_file_fault, read_bounded_file
+from spark_kafka_sink.options.files import MAX_FILE_BYTES, build_unreadable_file_problem, read_bounded_file
 
 PACKAGE = Path(__file__).resolve().parents[2] / "spark_kafka_sink"
 OTHER_READERS = {
@@ -115,7 +115,7 @@ def to_base64(content: bytes) -> str:
 )
 def test_does_not_show_file_content_in_place_of_a_path(content: str) -> None:
     error = FileNotFoundError(errno.ENOENT, "No such file or directory", content)
-    text = build_unreadable_file_fault("ssl.keystore.location", content, error, "the driver").render()
+    text = build_unreadable_file_problem("ssl.keystore.location", content, error, "the driver").render()
     assert text == (
         "ssl.keystore.location must be the path of a file, but seems to contain the content itself, which is not "
         "shown. Save the content to a file and set the option to the path of the file."
@@ -146,8 +146,10 @@ def test_does_not_show_file_content_in_place_of_a_path(content: str) -> None:
     ],
 )
 def test_shows_path_of_unreadable_file(path: str) -> None:
-    fault = build_unreadable_file_fault("valueSchemaFile", path, OSError(errno.EINVAL, "it is a pipe"), "this machine")
-    assert fault.render() == f"valueSchemaFile is {path}, which cannot be read on this machine: it is a pipe."
+    problem = build_unreadable_file_problem(
+        "valueSchemaFile", path, OSError(errno.EINVAL, "it is a pipe"), "this machine"
+    )
+    assert problem.render() == f"valueSchemaFile is {path}, which cannot be read on this machine: it is a pipe."
 
 
 @pytest.mark.parametrize("quote", ['"', "'"])
@@ -157,8 +159,8 @@ def test_shows_path_of_unreadable_file(path: str) -> None:
 )
 def test_tells_to_remove_quotes_around_missing_path(path: str, quote: str) -> None:
     error = FileNotFoundError(errno.ENOENT, "No such file or directory")
-    fault = build_unreadable_file_fault("ssl.truststore.location", quote + path + quote, error, "the driver")
-    assert fault.render() == (
+    problem = build_unreadable_file_problem("ssl.truststore.location", quote + path + quote, error, "the driver")
+    assert problem.render() == (
         f"ssl.truststore.location is {quote}{path}{quote}, which cannot be read on the driver: it is in quotes. Remove "
         "the quotes."
     )
@@ -166,15 +168,15 @@ def test_tells_to_remove_quotes_around_missing_path(path: str, quote: str) -> No
 
 def test_does_not_blame_quotes_in_name_of_existing_file() -> None:
     error = PermissionError(errno.EACCES, "Permission denied")
-    fault = build_unreadable_file_fault("ssl.truststore.location", '"ca.pem"', error, "the driver")
-    assert fault.render().endswith("cannot be read on the driver: Permission denied.")
+    problem = build_unreadable_file_problem("ssl.truststore.location", '"ca.pem"', error, "the driver")
+    assert problem.render().endswith("cannot be read on the driver: Permission denied.")
 
 
 def test_names_option_for_content_as_user_writes_it() -> None:
-    fault = build_unreadable_file_fault(
+    problem = build_unreadable_file_problem(
         "ssl.truststore.location", "a\nb", OSError(), "the driver", content_remedy="set {ssl.truststore.certificates}"
     )
-    text = replace(fault, prefix="schema.registry.").render(OptionSpelling("'{}'".format))
+    text = replace(problem, prefix="schema.registry.").render(OptionSpelling("'{}'".format))
     assert text.startswith("'schema.registry.ssl.truststore.location' must be the path of a file")
     assert text.endswith(", or set 'schema.registry.ssl.truststore.certificates'.")
 

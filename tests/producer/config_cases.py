@@ -1,4 +1,4 @@
-"""Producer configurations that tests parse, and their faults."""
+"""Producer configurations that tests parse, and their problems."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def parse_config(**options: object) -> ProducerConfig:
     return ProducerConfig.parse({**SERVERS, **{name.replace("_", "."): value for name, value in options.items()}})
 
 
-def parse_faults(**options: object) -> tuple[str, ...]:
+def parse_problems(**options: object) -> tuple[str, ...]:
     with pytest.raises(ConfigurationError) as caught:
         parse_config(**options)
-    return caught.value.faults
+    return caught.value.problems

@@ -161,7 +161,7 @@ class Run:
             return set()
         singles = {value for _, value, future in self.singles if is_possibly_stored(future.exception(0))}
         rows = (
-            (values, failure.rows)
+            (values, failure.row_indices)
             for _, values, future in self.columns
             for failure in future.result(0).failures
             if is_possibly_stored(failure.error)
@@ -183,7 +183,7 @@ class Run:
             assert future.done(), f"{values[0]!r}... have no outcome"
             result = future.result(0)
             failed_rows = (
-                np.concatenate([failure.rows for failure in result.failures]) if result.failures else np.empty(0)
+                np.concatenate([failure.row_indices for failure in result.failures]) if result.failures else np.empty(0)
             )
             assert len(set(failed_rows.tolist())) == len(failed_rows)
             assert result.rows_written + len(failed_rows) == len(values)

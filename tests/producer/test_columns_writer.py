@@ -142,7 +142,7 @@ def test_rows_that_were_not_sent_fail_behind_the_results_of_earlier_calls() -> N
     assert (first, written.rows_written, written.failures) == (0, 10, ())
     assert (second, failed.rows_written) == (1, 0)
     (failure,) = failed.failures
-    assert (failure.rows.tolist(), failure.partition, failure.error) == (list(range(10)), None, error)
+    assert (failure.row_indices.tolist(), failure.partition, failure.error) == (list(range(10)), None, error)
 
 
 def test_raises_error_of_producer_and_keeps_no_pending_call(monkeypatch: pytest.MonkeyPatch) -> None:

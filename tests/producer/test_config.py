@@ -1,4 +1,4 @@
-"""ProducerConfig: Java's names and defaults, all faults at once, and no secret shown."""
+"""ProducerConfig: Java's names and defaults, all problems at once, and no secret shown."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.records.compression import Codec
-from tests.producer.config_cases import parse_config, parse_faults
+from tests.producer.config_cases import parse_config, parse_problems
 
 
 def test_defaults_match_java_producer() -> None:
@@ -37,12 +37,12 @@ def test_values_may_be_strings_or_python_values() -> None:
 
 
 def test_reports_all_faults_in_one_error() -> None:
-    faults = parse_faults(
+    problems = parse_problems(
         linger_ms=-1, acks=2, batch_size="large", buffer_memroy=5, retries=True, compression_type="br"
     )
-    assert len(faults) == 6
+    assert len(problems) == 6
     for name in ("linger.ms", "acks", "batch.size", "buffer.memroy", "retries", "compression.type"):
-        assert sum(fault.startswith(name) for fault in faults) == 1
+        assert sum(problem.startswith(name) for problem in problems) == 1
 
 
 def test_reports_conflicting_options_together_with_invalid_values() -> None:
@@ -55,41 +55,43 @@ def test_reports_conflicting_options_together_with_invalid_values() -> None:
     }
     with pytest.raises(ConfigurationError) as error:
         ProducerConfig.parse(options)
-    assert len(error.value.faults) == 2
-    assert "retries" in error.value.faults[0]
-    assert error.value.faults[1].startswith("delivery.timeout.ms is 10, but must be at least")
+    assert len(error.value.problems) == 2
+    assert "retries" in error.value.problems[0]
+    assert error.value.problems[1].startswith("delivery.timeout.ms is 10, but must be at least")
 
 
 def test_does_not_compare_options_with_invalid_option() -> None:
     options = {"bootstrap.servers": "b:1", "delivery.timeout.ms": 20_000, "request.timeout.ms": "1s"}
     with pytest.raises(ConfigurationError) as error:
         ProducerConfig.parse(options)
-    assert len(error.value.faults) == 1
-    assert "request.timeout.ms" in error.value.faults[0]
+    assert len(error.value.problems) == 1
+    assert "request.timeout.ms" in error.value.problems[0]
 
 
 @pytest.mark.parametrize("value", ["1.5", 1.5, "", "1_000", "٣", True, [1], 2**31])
 def test_rejects_values_that_are_not_integers_in_range(value: object) -> None:
-    (fault,) = parse_faults(request_timeout_ms=value)
+    (problem,) = parse_problems(request_timeout_ms=value)
     shown_value = repr(value) if isinstance(value, str | float | int) else "of type list"
-    assert fault == f"request.timeout.ms must be an integer from 0 to 2147483647. It is {shown_value}."
+    assert problem == f"request.timeout.ms must be an integer from 0 to 2147483647. It is {shown_value}."
 
 
 def test_transactions_have_requirements_of_idempotence() -> None:
-    assert parse_faults(transactional_id="x", enable_idempotence=False) == (
+    assert parse_problems(transactional_id="x", enable_idempotence=False) == (
         "enable.idempotence must not be false, because transactional.id is set.",
     )
-    assert parse_faults(transactional_id="x", acks=1) == ("acks must be all, because transactional.id is set.",)
-    assert parse_faults(transactional_id="x", retries=0) == ("retries must not be 0, because transactional.id is set.",)
+    assert parse_problems(transactional_id="x", acks=1) == ("acks must be all, because transactional.id is set.",)
+    assert parse_problems(transactional_id="x", retries=0) == (
+        "retries must not be 0, because transactional.id is set.",
+    )
     assert parse_config(transactional_id="x").enable_idempotence
 
 
 def test_rejects_misspelt_name_with_suggestion() -> None:
-    assert parse_faults(linger_msec=3) == (
+    assert parse_problems(linger_msec=3) == (
         "linger.msec is not an option of the Kafka producer. Did you mean linger.ms?",
     )
-    (fault,) = parse_faults(xyzzy="hunter2")
-    assert "hunter2" not in fault
+    (problem,) = parse_problems(xyzzy="hunter2")
+    assert "hunter2" not in problem
 
 
 @pytest.mark.parametrize("strategy", ["full", "incremental", "INCREMENTAL"])
@@ -100,22 +102,22 @@ def test_allocation_strategy_of_java_has_no_effect(strategy: str) -> None:
 
 
 def test_rejects_unknown_allocation_strategy() -> None:
-    (fault,) = parse_faults(buffer_memory_allocation_strategy="lazy")
-    assert fault == "buffer.memory.allocation.strategy must be one of full, incremental. It is 'lazy'."
+    (problem,) = parse_problems(buffer_memory_allocation_strategy="lazy")
+    assert problem == "buffer.memory.allocation.strategy must be one of full, incremental. It is 'lazy'."
 
 
 @pytest.mark.parametrize("rack", [{}, {"client_rack": " "}])
 def test_rejects_rack_aware_partitioner_without_rack(rack: dict[str, object]) -> None:
-    (fault,) = parse_faults(partitioner_rack_aware=True, **rack)
-    assert fault.startswith("partitioner.rack.aware is true, so client.rack must be set")
+    (problem,) = parse_problems(partitioner_rack_aware=True, **rack)
+    assert problem.startswith("partitioner.rack.aware is true, so client.rack must be set")
     assert parse_config(partitioner_rack_aware="true", client_rack="eu-west-1a").partitioner_rack_aware
     assert parse_config(client_rack="eu-west-1a").client_rack == "eu-west-1a"
 
 
 def test_rejects_rack_aware_partitioner_with_round_robin_partitioner() -> None:
-    (fault,) = parse_faults(partitioner_rack_aware=True, client_rack="a", partitioner_class="RoundRobinPartitioner")
+    (problem,) = parse_problems(partitioner_rack_aware=True, client_rack="a", partitioner_class="RoundRobinPartitioner")
     expected = "partitioner.rack.aware has no effect, because partitioner.class is RoundRobinPartitioner. "
-    assert fault == f"{expected}Remove one of them."
+    assert problem == f"{expected}Remove one of them."
 
 
 def test_treats_none_as_not_set() -> None:
@@ -133,8 +135,8 @@ def test_bootstrap_servers_may_be_ipv6() -> None:
 
 
 def test_rejects_explicit_delivery_timeout_below_linger_and_request() -> None:
-    (fault,) = parse_faults(delivery_timeout_ms=1000, linger_ms=100, request_timeout_ms=901)
-    assert "linger.ms + request.timeout.ms (1001)" in fault
+    (problem,) = parse_problems(delivery_timeout_ms=1000, linger_ms=100, request_timeout_ms=901)
+    assert "linger.ms + request.timeout.ms (1001)" in problem
     assert parse_config(delivery_timeout_ms=1000, linger_ms=100, request_timeout_ms=900).delivery_timeout_ms == 1000
 
 
@@ -151,19 +153,19 @@ def test_conflict_disables_idempotence_unless_requested(
 ) -> None:
     assert not parse_config(**conflict).enable_idempotence
     assert "Disabled idempotence" in caplog.text
-    (fault,) = parse_faults(enable_idempotence=True, **conflict)
-    assert next(iter(conflict)) in fault
+    (problem,) = parse_problems(enable_idempotence=True, **conflict)
+    assert next(iter(conflict)) in problem
 
 
 def test_more_than_five_in_flight_require_disabled_idempotence() -> None:
-    assert "enable.idempotence" in parse_faults(**{"max.in.flight.requests.per.connection": 6})[0]
-    assert len(parse_faults(**{"max.in.flight.requests.per.connection": 6, "enable.idempotence": True})) == 1
+    assert "enable.idempotence" in parse_problems(**{"max.in.flight.requests.per.connection": 6})[0]
+    assert len(parse_problems(**{"max.in.flight.requests.per.connection": 6, "enable.idempotence": True})) == 1
     config = parse_config(**{"max.in.flight.requests.per.connection": 6, "enable.idempotence": False})
     assert config.max_in_flight_requests_per_connection == 6
 
 
 def test_rejects_too_many_in_flight_without_idempotence_warning(caplog: pytest.LogCaptureFixture) -> None:
-    parse_faults(**{"max.in.flight.requests.per.connection": 10})
+    parse_problems(**{"max.in.flight.requests.per.connection": 10})
     assert caplog.messages == []
 
 
@@ -191,7 +193,7 @@ def test_compression_levels_have_javas_bounds(codec: str, good: tuple[int, ...],
         config = parse_config(**{"compression.type": codec, f"compression.{codec}.level": level})
         assert config.compression_level == level
     for level in bad:
-        assert parse_faults(**{"compression.type": codec, f"compression.{codec}.level": level})
+        assert parse_problems(**{"compression.type": codec, f"compression.{codec}.level": level})
 
 
 def test_uses_compression_level_of_selected_codec_only() -> None:
@@ -218,9 +220,9 @@ def test_security_protocol_is_case_insensitive(value: str) -> None:
 
 
 def test_reports_unknown_security_protocol_with_other_faults() -> None:
-    faults = parse_faults(security_protocol="SSH", linger_ms="x")
-    assert any("security.protocol" in fault for fault in faults)
-    assert any("linger.ms" in fault for fault in faults)
+    problems = parse_problems(security_protocol="SSH", linger_ms="x")
+    assert any("security.protocol" in problem for problem in problems)
+    assert any("linger.ms" in problem for problem in problems)
 
 
 def test_secrets_are_in_neither_repr_nor_faults_and_survive_pickling() -> None:
@@ -229,7 +231,7 @@ def test_secrets_are_in_neither_repr_nor_faults_and_survive_pickling() -> None:
     config = parse_config(**options)
     assert "hunter2" not in repr(config)
     assert pickle.loads(pickle.dumps(config)) == config
-    assert "hunter2" not in " ".join(parse_faults(**options, acks=9))
+    assert "hunter2" not in " ".join(parse_problems(**options, acks=9))
 
 
 def test_client_config_has_same_values() -> None:

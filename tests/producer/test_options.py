@@ -6,7 +6,7 @@ import pytest
 
 from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
 from spark_kafka_sink.producer.options import PRODUCER_OPTIONS
-from tests.producer.config_cases import parse_config, parse_faults
+from tests.producer.config_cases import parse_config, parse_problems
 from tests.producer.kafka_clients_options import PRODUCER_OPTION_NAMES
 
 
@@ -25,9 +25,9 @@ from tests.producer.kafka_clients_options import PRODUCER_OPTION_NAMES
     ],
 )
 def test_rejects_java_only_options_with_reason(name: str, value: object, message: str) -> None:
-    (fault,) = parse_faults(**{name: value})
-    assert fault.startswith(name)
-    assert message in fault
+    (problem,) = parse_problems(**{name: value})
+    assert problem.startswith(name)
+    assert message in problem
 
 
 def test_every_option_of_kafka_clients_is_known() -> None:
@@ -51,5 +51,5 @@ def test_every_option_has_meaning_and_valid_default(option: object) -> None:
     "name", ["metadata.recovery.strategy", "client.dns.lookup", "compression.type", "acks", "enable.idempotence"]
 )
 def test_choice_options_reject_other_values(name: str) -> None:
-    (fault,) = parse_faults(**{name: "whatever"})
-    assert fault.startswith(f"{name} must be")
+    (problem,) = parse_problems(**{name: "whatever"})
+    assert problem.startswith(f"{name} must be")

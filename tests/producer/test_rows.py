@@ -16,8 +16,8 @@ from spark_kafka_sink.producer.record import MAX_RECORD_OVERHEAD_BYTES, compute_
 from spark_kafka_sink.producer.rows import (
     build_rows,
     ensure_partitions_requested,
-    find_missing_partition_rows,
-    find_rejected_rows,
+    find_missing_partition_failures,
+    find_row_failures,
 )
 from spark_kafka_sink.records.columns import ArrowColumn, RecordColumns
 from spark_kafka_sink.records.record_sizes import compute_record_size_bounds
@@ -37,19 +37,19 @@ def config(**options: object) -> ProducerConfig:
 def missing(partition: int | ArrowColumn, count: int, snapshot: ClusterSnapshot = SNAPSHOT) -> dict[int, str]:
     """Return the errors of the rows whose partition is missing, by row index."""
     rows = build_rows(CALL, RecordColumns(pa.array([b"v"] * count)), partition)
-    return errors_by_row(find_missing_partition_rows(TOPIC, rows, snapshot, partition))
+    return errors_by_row(find_missing_partition_failures(TOPIC, rows, snapshot, partition))
 
 
 def errors_by_row(found: list[FailedRows]) -> dict[int, str]:
-    return {row: str(bad.error) for bad in found for row in bad.rows.tolist()}
+    return {row: str(bad.error) for bad in found for row in bad.row_indices.tolist()}
 
 
 def test_reports_each_invalid_or_too_large_row_once() -> None:
     values = pa.array([b"v", b"v" * 2_000, b"v", b"v" * 2_000])
     timestamps = pa.array([1, -5, -5, 1], pa.int64())
     rows = build_rows(CALL, RecordColumns(values, timestamp=timestamps), pa.array([0, 1, 2, 0]))
-    found = find_rejected_rows(TOPIC, rows, config(max_request_size=1_000))
-    assert {type(bad.error): bad.rows.tolist() for bad in found} == {
+    found = find_row_failures(TOPIC, rows, config(max_request_size=1_000))
+    assert {type(bad.error): bad.row_indices.tolist() for bad in found} == {
         InvalidRecordError: [1, 2],
         RecordTooLargeError: [3],
     }
@@ -58,7 +58,7 @@ def test_reports_each_invalid_or_too_large_row_once() -> None:
     assert left.requested_partitions is not None
     assert left.requested_partitions.tolist() == [0]
     assert left.columns.value.to_pylist() == [b"v"]
-    assert find_rejected_rows(TOPIC, left, config(max_request_size=1_000)) == []
+    assert find_row_failures(TOPIC, left, config(max_request_size=1_000)) == []
 
 
 def test_error_names_missing_partitions_and_partition_count() -> None:

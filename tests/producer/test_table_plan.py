@@ -45,7 +45,7 @@ def test_rejects_argument_that_is_not_a_column_name(
 ) -> None:
     with pytest.raises(ConfigurationError) as rejected:
         plan(formats=formats, **{argument: value})
-    assert rejected.value.faults == (expected,)
+    assert rejected.value.problems == (expected,)
 
 
 @pytest.mark.parametrize("integer", [np.int32, np.int64, np.uint8, int])

@@ -108,7 +108,7 @@ def test_limits_rows_read_ahead_and_reports_table_row_indices(
     completed_count = sum(sender.send_batches(pa.RecordBatchReader.from_batches(schema, batches())))
     assert completed_count == 700
     assert max_unwritten_rows <= 35 + 2 * 10, "reads only one batch beyond the pending calls"
-    failed = [int(row) for failure in sender.result.failures for row in failure.rows]
+    failed = [int(row) for failure in sender.result.failures for row in failure.row_indices]
     assert failed == [3 * 35 + 7, 13 * 35 + 7]
     values = [value.decode() for (value,) in read_rows(broker, topic, "value")]
     assert values == [str(row) for row in range(700) if row not in failed]
@@ -125,7 +125,7 @@ def test_reports_failed_rows_and_writes_the_others(
 ) -> None:
     table = pa.table({"topic": [topic, None, "nowhere", topic], "value": ["1", "2", "3", "x" * 2_000_000]})
     result = short_block_producer.send_table(None, table)
-    reasons = {int(failure.rows[0]): (failure.topic, str(failure.error)) for failure in result.failures}
+    reasons = {int(failure.row_indices[0]): (failure.topic, str(failure.error)) for failure in result.failures}
     assert reasons[1] == (None, "The row has no topic: its column 'topic' is null.")
     assert reasons[2][0] == "nowhere"
     assert "UNKNOWN_TOPIC_OR_PARTITION" in reasons[2][1]
@@ -135,7 +135,7 @@ def test_reports_failed_rows_and_writes_the_others(
         DeliveryError, match=r"3 of 4 rows were not written. The first of them is row 1: The row has no"
     ):
         result.raise_for_failures()
-    assert repr(result) == "TableResult(1 rows written, 3 failed)"
+    assert repr(result) == "TableResult(1 row written, 3 failed)"
 
 
 def test_stops_reading_after_failed_rows_max_is_exceeded(
@@ -234,7 +234,7 @@ def test_requires_string_topic_column_without_topic_argument(producer: KafkaProd
 def test_reports_all_column_faults_in_one_error(producer: KafkaProducer, topic: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         producer.send_table(topic, pa.table(PEOPLE), key="x", value="y", timestamp="z")
-    assert [fault.partition(":")[0] for fault in caught.value.faults] == ["value", "key", "timestamp"]
+    assert [problem.partition(":")[0] for problem in caught.value.problems] == ["value", "key", "timestamp"]
 
 
 def test_prefixes_values_with_registry_schema_id(broker: EmbeddedBroker, producer: KafkaProducer, topic: str) -> None:

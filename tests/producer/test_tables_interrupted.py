@@ -52,7 +52,7 @@ def test_fails_only_rows_of_call_that_raises(
         table = table.append_column("topic", pa.array([topic] * 50))
     result = producer.send_table(None if has_topic_column else topic, table)
     ((failure,), offsets) = result.failures, result.partitions[topic][0]
-    assert (failure.rows.tolist(), failure.topic, failure.error) == (list(range(20, 30)), topic, error)
+    assert (failure.row_indices.tolist(), failure.topic, failure.error) == (list(range(20, 30)), topic, error)
     assert (offsets.first_offset, offsets.last_offset, offsets.rows) == (0, 39, 40)
     assert (result.rows_written, result.rows_processed, result.is_complete) == (40, 50, True)
 
@@ -66,7 +66,9 @@ def test_attaches_table_result_to_fatal_exception(
         producer.send_table(topic, to_reader(iterate_small_batches(5)))
     assert caught.value is error
     result = caught.value.table_result  # type: ignore[attr-defined]
-    assert [(failure.rows.tolist(), failure.error) for failure in result.failures] == [(list(range(20, 30)), error)]
+    assert [(failure.row_indices.tolist(), failure.error) for failure in result.failures] == [
+        (list(range(20, 30)), error)
+    ]
     assert result.partitions[topic][0].rows == result.rows_written == 20
     assert (result.rows_processed, result.is_complete) == (30, False)
 
@@ -80,7 +82,7 @@ def test_fatal_exception_fails_all_rows_of_current_batch(
     with pytest.raises(ProducerClosedError) as caught:
         producer.send_table(None, table)
     result = caught.value.table_result  # type: ignore[attr-defined]
-    assert sorted(int(row) for failure in result.failures for row in failure.rows) == [1, 3, 4]
+    assert sorted(int(row) for failure in result.failures for row in failure.row_indices) == [1, 3, 4]
     assert result.partitions.keys() == {topic}
     assert result.rows_processed == 5
 
@@ -127,4 +129,4 @@ def test_stops_reading_when_raising_calls_exceed_max_failed_rows(
     fail_calls(monkeypatch, producer, range(3, 100), MetadataTimeoutError("gone"))
     result = producer.send_table(topic, to_reader(iterate_small_batches(9)), max_failed_rows=15)
     assert (result.rows_written, result.rows_failed, result.is_complete) == (20, 20, False)
-    assert sorted(int(row) for failure in result.failures for row in failure.rows) == list(range(20, 40))
+    assert sorted(int(row) for failure in result.failures for row in failure.row_indices) == list(range(20, 40))

@@ -34,7 +34,7 @@ def test_fails_only_row_with_timestamp_out_of_range(
     times = pa.array([1, time, 2], pa.timestamp(unit))
     table = pa.table({"value": ["a", "b", "c"], "timestamp": times.dictionary_encode() if is_dictionary else times})
     result = producer.send_table(topic, table)
-    assert [failure.rows.tolist() for failure in result.failures] == [[1]]
+    assert [failure.row_indices.tolist() for failure in result.failures] == [[1]]
     assert reason in str(result.failures[0].error)
     assert result.rows_written == 2
 
@@ -42,7 +42,7 @@ def test_fails_only_row_with_timestamp_out_of_range(
 def test_fails_only_row_with_uint64_timestamp_out_of_range(producer: KafkaProducer, topic: str) -> None:
     table = pa.table({"value": ["a", "b", "c"], "timestamp": pa.array([1, 1 << 63, 2], pa.uint64())})
     result = producer.send_table(topic, table)
-    assert [failure.rows.tolist() for failure in result.failures] == [[1]]
+    assert [failure.row_indices.tolist() for failure in result.failures] == [[1]]
     assert "column timestamp" in str(result.failures[0].error)
     assert result.rows_written == 2
 
@@ -62,7 +62,7 @@ def test_row_that_cannot_be_written_prevents_commit(
         producer.init_transactions()
         with pytest.raises(TransactionAbortableError) as caught, producer.transaction():
             result = producer.send_table(None, table)
-        (error,) = (failure.error for failure in result.failures if failure.rows.tolist() == [1])
+        (error,) = (failure.error for failure in result.failures if failure.row_indices.tolist() == [1])
         assert caught.value.__cause__ is error
         assert read_topic(broker.bootstrap_servers, topic).num_rows == 0
         with producer.transaction():
@@ -110,7 +110,7 @@ def test_fails_only_row_with_index_outside_dictionary(
     result = producer.send_table(
         None if column == "topic" else topic, pa.table(columns), value_format="json" if column == "word" else None
     )
-    assert [failure.rows.tolist() for failure in result.failures] == [[1]]
+    assert [failure.row_indices.tolist() for failure in result.failures] == [[1]]
     assert f"column {column} of type dictionary" in str(result.failures[0].error)
     assert result.rows_written == 2
 
@@ -120,7 +120,7 @@ def test_fails_only_rows_that_format_cannot_encode(broker: EmbeddedBroker, produ
     times[37] = times[80] = FAR_FUTURE_SECONDS
     table = pa.table({"id": range(100), "t": pa.array(times, pa.timestamp("s"))})
     result = producer.send_table(topic, table, value_format="json")
-    assert [failure.rows.tolist() for failure in result.failures] == [[37], [80]]
+    assert [failure.row_indices.tolist() for failure in result.failures] == [[37], [80]]
     assert result.failures[0].topic == topic
     assert "column t of type timestamp[s]" in str(result.failures[0].error)
     assert (result.rows_written, result.rows_failed, result.is_complete) == (98, 2, True)
@@ -164,7 +164,7 @@ def test_fails_only_row_too_large_to_encode(
 
     monkeypatch.setattr(JsonFormat, "encode_rows", reject_large)
     result = producer.send_table(topic, pa.table({"text": ["a", "b", "large", "c"]}), value_format="json")
-    assert [failure.rows.tolist() for failure in result.failures] == [[2]]
+    assert [failure.row_indices.tolist() for failure in result.failures] == [[2]]
     assert "The row is too large to encode: array cannot contain" in str(result.failures[0].error)
     assert result.rows_written == 3
 

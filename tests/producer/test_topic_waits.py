@@ -52,7 +52,7 @@ def by_columns(producer: KafkaProducer, partition: int) -> list[Exception]:
     rows = RecordColumns(pa.array([b"zero", b"v"]))
     result = wait_for_result(producer, producer.send_columns("t", rows, pa.array([0, partition], pa.int32())))
     assert result.rows_written + result.rows_failed == 2
-    assert result.rows_failed == sum(failure.rows.tolist() == [1] for failure in result.failures)
+    assert result.rows_failed == sum(failure.row_indices.tolist() == [1] for failure in result.failures)
     return [failure.error for failure in result.failures]
 
 
@@ -114,7 +114,7 @@ def test_rows_of_call_wait_once_for_highest_requested_partition() -> None:
     rows = RecordColumns(pa.array([b"%d" % row for row in range(5)]))
     result = wait_for_result(producer, producer.send_columns("t", rows, pa.array([3, 9, 2, 8, None], pa.int32())))
     assert cluster.system.now() - started < 2_500
-    assert [failure.rows.tolist() for failure in result.failures] == [[1, 3]]
+    assert [failure.row_indices.tolist() for failure in result.failures] == [[1, 3]]
     assert "has no partition 8 or 9: it has 4" in str(result.failures[0].error)
     assert result.rows_written == 3
     assert (cluster.values("t", 3), cluster.values("t", 2)) == ([b"0"], [b"2"])
@@ -161,7 +161,7 @@ def test_rejects_rows_above_max_request_size_before_it_hashes_keys(monkeypatch: 
     monkeypatch.setattr("spark_kafka_sink.producer.partitioner.compute_partitions", counted)
     columns = RecordColumns(pa.array([b"v"] * 3), pa.array([b"k", b"k" * 100_000, b"key"]))
     result = wait_for_result(producer, producer.send_columns("t", columns))
-    assert [failure.rows.tolist() for failure in result.failures] == [[1]]
+    assert [failure.row_indices.tolist() for failure in result.failures] == [[1]]
     assert hashed == [4]
 
 

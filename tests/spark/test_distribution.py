@@ -69,20 +69,20 @@ def unsortable_types() -> list[DataType]:
     return [interval, ArrayType(interval), PointOfMap()]
 
 
-def faults(options: dict[str, str], schema: StructType = SCHEMA) -> str:
+def problems(options: dict[str, str], schema: StructType = SCHEMA) -> str:
     with pytest.raises(ConfigurationError) as error_info:
         check_options_and_schema(GIVEN | options, schema)
-    return "\n".join(error_info.value.faults)
+    return "\n".join(error_info.value.problems)
 
 
 def test_rejects_missing_sort_column_and_lists_columns() -> None:
-    assert "Option 'orderBy' names the column 'sec', which does not exist. The columns are" in faults(
+    assert "Option 'orderBy' names the column 'sec', which does not exist. The columns are" in problems(
         {"distribution": "key", "orderBy": "sec"}
     )
 
 
 def test_rejects_sort_columns_that_spark_cannot_sort() -> None:
-    messages = faults({"distribution": "key", "orderBy": "seq, headers DESC"})
+    messages = problems({"distribution": "key", "orderBy": "seq, headers DESC"})
     assert (
         messages
         == "Option 'orderBy' names the column 'headers', but Spark cannot sort by its type, map<string,binary>."
@@ -92,13 +92,13 @@ def test_rejects_sort_columns_that_spark_cannot_sort() -> None:
 @pytest.mark.parametrize("kind", unsortable_types())
 def test_rejects_nested_types_without_order(kind: DataType) -> None:
     schema = StructType([*SCHEMA.fields, StructField("at", kind)])
-    messages = faults({"distribution": "key", "orderBy": "at"}, schema)
+    messages = problems({"distribution": "key", "orderBy": "at"}, schema)
     assert messages.startswith("Option 'orderBy' names the column 'at', but Spark cannot sort by its type, ")
 
 
 def test_rejects_duplicate_sort_column() -> None:
     schema = StructType([*SCHEMA.fields, StructField("seq", StringType())])
-    messages = faults({"distribution": "key", "orderBy": "seq"}, schema)
+    messages = problems({"distribution": "key", "orderBy": "seq"}, schema)
     assert messages == (
         "Option 'orderBy' names the column 'seq', which occurs more than once. Rename or drop all but one of them."
     )
@@ -131,7 +131,7 @@ def test_rejects_distribution_by_partition_for_topics_of_a_column() -> None:
 
 def test_rejects_distribution_by_partition_with_key_format() -> None:
     formats = {"keyFormat": "json", "keyColumns": "seq"}
-    assert "create a column 'key'" in faults({"distribution": "partition"} | formats)
+    assert "create a column 'key'" in problems({"distribution": "partition"} | formats)
     options, plan = check_options_and_schema(GIVEN | formats | {"distribution": "key"}, SCHEMA)
     row_distribution = build_distribution(options, plan, SCHEMA)
     assert row_distribution is not None
@@ -140,7 +140,7 @@ def test_rejects_distribution_by_partition_with_key_format() -> None:
 
 def test_rejects_distribution_by_missing_key() -> None:
     schema = StructType([StructField("value", StringType())])
-    assert "there is neither a column 'key' nor the option keyFormat" in faults({"distribution": "key"}, schema)
+    assert "there is neither a column 'key' nor the option keyFormat" in problems({"distribution": "key"}, schema)
 
 
 def test_connect_client_gets_distribution_of_driver() -> None:

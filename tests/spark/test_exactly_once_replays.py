@@ -150,7 +150,7 @@ def test_replay_with_other_rows_is_an_error(broker: EmbeddedBroker, monkeypatch:
     micro_batch(before, 0, "y1")
     micro_batch(before, 1, "y2")
     restored = Spark(broker, monkeypatch, checkpointLocation="/checkpoint")
-    with pytest.raises(ExactlyOnceError, match=r"batch 1 of query q is already in Kafka .*1 rows.*2 rows.*restored"):
+    with pytest.raises(ExactlyOnceError, match=r"batch 1 of query q is already in Kafka .*1 row .*2 rows.*restored"):
         micro_batch(restored, 1, "y2", "y3")
     assert read_values(broker) == ["y1", "y2"]
 

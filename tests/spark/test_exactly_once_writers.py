@@ -166,7 +166,7 @@ def test_errors_of_driver_name_options_as_spark_jobs_do(
         spark.job,
         spark.batch,
         lambda: writer.commit([message]),
-        lambda: exactly_once.UnreportedBatch(writer._exactly_once_write.delivery, "start").abort([]),
+        lambda: exactly_once.UnreportedBatch(writer._exactly_once_write.settings, "start").abort([]),
         lambda: writer._exactly_once_write.abort([message]),
     ]
     for step in steps:

@@ -145,9 +145,9 @@ def test_checks_report_path_and_callback_before_first_row(broker: EmbeddedBroker
     options = {"reportPath": f"{tmp_path}/missing/reports.jsonl", "reportCallback": "callbacks_of_a_job:misspelt"}
     with pytest.raises(ConfigurationError) as caught:
         check_servers_and_add_schema_ids(sink_options(broker, **options), PLAN)
-    assert len(caught.value.faults) == 2
-    assert "Option 'reportPath': " in caught.value.faults[0]
-    assert "has no attribute 'misspelt'" in caught.value.faults[1]
+    assert len(caught.value.problems) == 2
+    assert "Option 'reportPath': " in caught.value.problems[0]
+    assert "has no attribute 'misspelt'" in caught.value.problems[1]
 
 
 @pytest.mark.parametrize("name", ["no-colon", "no_such_module:f", "callbacks_of_a_job:RECEIVED_REPORTS", "json:", ":f"])
@@ -161,7 +161,7 @@ def test_reports_faults_of_report_options_with_all_others() -> None:
     options = {"kafka.bootstrap.servers": "b:1", "topic": "t", "reportTopic": "t", "reportPath": "ftp://h/x"}
     with pytest.raises(ConfigurationError) as caught:
         check_options_and_schema(options, schema)
-    path, topic = caught.value.faults
+    path, topic = caught.value.problems
     assert path.startswith("Option 'reportPath' cannot be used: ftp: paths are not supported for reports.")
     assert topic.startswith("Option 'topic' is 't', and so is 'reportTopic'.")
 

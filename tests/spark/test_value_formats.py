@@ -50,10 +50,10 @@ def plan(schema: StructType = SCHEMA, **options: str) -> ColumnPlan:
     return planned(KafkaDataSource(NEEDED | options).writer(schema, False))[1]
 
 
-def faults(schema: StructType = SCHEMA, **options: str) -> tuple[str, ...]:
+def problems(schema: StructType = SCHEMA, **options: str) -> tuple[str, ...]:
     with pytest.raises(ConfigurationError) as error_info:
         plan(schema, **options)
-    return error_info.value.faults
+    return error_info.value.problems
 
 
 def get_value_encoder(planned: ColumnPlan) -> ColumnsEncoder:
@@ -158,40 +158,40 @@ def test_plan_can_be_pickled_to_the_tasks() -> None:
 )
 def test_rejects_invalid_format_options_on_the_driver(options: dict[str, str], message: str) -> None:
     schema = StructType([*SCHEMA.fields, StructField("value", StringType())])
-    assert any(message in fault for fault in faults(schema, **options))
+    assert any(message in problem for problem in problems(schema, **options))
 
 
 def test_missing_struct_is_one_fault() -> None:
-    (fault,) = faults(SCHEMA, valueFormat="json", valueColumns="nowhere.*")
-    assert fault.startswith("Option 'valueColumns' names the struct column 'nowhere', which does not exist.")
+    (problem,) = problems(SCHEMA, valueFormat="json", valueColumns="nowhere.*")
+    assert problem.startswith("Option 'valueColumns' names the struct column 'nowhere', which does not exist.")
 
 
 @pytest.mark.parametrize("part", ["value", "key"])
 @pytest.mark.parametrize("name", ["Schema", "SchemaFile", "SchemaName", "Subject"])
 def test_rejects_option_of_format_that_is_not_set(part: str, name: str) -> None:
     schema = StructType([*SCHEMA.fields, StructField("value", StringType())])
-    (fault,) = faults(schema, **{f"{part}{name}": "x"})
-    assert fault.startswith(f"Option '{part}{name}' has no effect unless '{part}Format' is one of 'json'")
+    (problem,) = problems(schema, **{f"{part}{name}": "x"})
+    assert problem.startswith(f"Option '{part}{name}' has no effect unless '{part}Format' is one of 'json'")
 
 
 @pytest.mark.parametrize("name", ["valueSchema", "valueSchemaFile", "valueSchemaName"])
 def test_rejects_schema_option_of_format_without_schema(name: str) -> None:
     schema = StructType([*SCHEMA.fields, StructField("value", StringType())])
-    (fault,) = faults(schema, **{"valueFormat": "json", name: "x"})
-    assert fault == f"Option '{name}' has no effect, because the format 'json' has no schema."
+    (problem,) = problems(schema, **{"valueFormat": "json", name: "x"})
+    assert problem == f"Option '{name}' has no effect, because the format 'json' has no schema."
 
 
 def test_rejects_schema_without_columns_for_the_value() -> None:
-    (fault,) = faults(StructType([StructField("key", StringType())]), valueFormat="json")
-    assert "the table has no other columns. Name the columns in 'valueColumns'" in fault
+    (problem,) = problems(StructType([StructField("key", StringType())]), valueFormat="json")
+    assert "the table has no other columns. Name the columns in 'valueColumns'" in problem
 
 
 def test_rejects_unsupported_types_with_their_columns() -> None:
     schema = StructType([StructField("id", LongType()), StructField("took", DayTimeIntervalType())])
-    (fault,) = faults(schema, valueFormat="json")
-    assert "column took of type interval day to second cannot be written; cast it to a string" in fault
+    (problem,) = problems(schema, valueFormat="json")
+    assert "column took of type interval day to second cannot be written; cast it to a string" in problem
     keys = StructType([StructField("m", MapType(PAYLOAD, LongType()))])
-    assert "cast the keys to strings" in faults(keys, valueFormat="json")[0]
+    assert "cast the keys to strings" in problems(keys, valueFormat="json")[0]
 
 
 NOTHING = NullType()
@@ -242,7 +242,7 @@ def test_protobuf_rejects_column_of_null_type_by_name(kind: DataType) -> None:
 
 
 def test_misspelt_format_does_not_require_a_value_column() -> None:
-    assert len(faults(valueFormat="jsno")) == 1
+    assert len(problems(valueFormat="jsno")) == 1
 
 
 def test_avro_schema_is_set_by_user_or_derived_from_columns(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def test_logs_commit_with_dead_letters_as_warning(
     one.totals = WriteTotals(dead_letters=dead_letters)
     with caplog.at_level("INFO"):
         commit_and_report(OPTIONS, [one])
-    (line,) = [record for record in caplog.records if record.getMessage().startswith("wrote")]
+    (line,) = [record for record in caplog.records if record.getMessage().startswith("Wrote")]
     assert line.levelname == level
 
 

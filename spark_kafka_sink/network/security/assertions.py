@@ -19,7 +19,7 @@ from typing import Any
 from spark_kafka_sink.diagnostics.text import sanitize
 from spark_kafka_sink.errors import AuthenticationError
 from spark_kafka_sink.network.security_options import get_default
-from spark_kafka_sink.options.files import build_unreadable_file_fault, read_bounded_file
+from spark_kafka_sink.options.files import build_unreadable_file_problem, read_bounded_file
 from spark_kafka_sink.sasl.oauthbearer import decode_token_claims, parse_token_expiry_s
 
 ALGORITHMS = ("RS256", "ES256")
@@ -212,7 +212,7 @@ def _describe_key_file(config: AssertionConfig) -> str:
 
 def _build_read_error(option_name: str, path: str, error: OSError) -> AuthenticationError:
     return AuthenticationError(
-        f"OAUTHBEARER: {build_unreadable_file_fault(option_name, path, error, 'this machine').render()}"
+        f"OAUTHBEARER: {build_unreadable_file_problem(option_name, path, error, 'this machine').render()}"
     )
 
 

@@ -32,7 +32,7 @@ from spark_kafka_sink.errors import (
     AuthenticationError,
     ConfigurationError,
     DisconnectedError,
-    OptionFault,
+    OptionProblem,
     copy_error,
 )
 from spark_kafka_sink.network.http_client import (
@@ -130,10 +130,10 @@ def check_endpoint_url(url: str) -> None:
     """
     error = find_url_error(url)
     if error is not None:
-        raise ConfigurationError(OptionFault(ENDPOINT_URL_OPTION, "{error}.", {"error": error}))
+        raise ConfigurationError(OptionProblem(ENDPOINT_URL_OPTION, "{error}.", {"error": error}))
     if not is_https(url) and not is_loopback(url):
         raise ConfigurationError(
-            OptionFault(ENDPOINT_URL_OPTION, "must be https, because it receives the client's credentials.")
+            OptionProblem(ENDPOINT_URL_OPTION, "must be https, because it receives the client's credentials.")
         )
 
 

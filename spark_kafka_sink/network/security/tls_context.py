@@ -6,7 +6,7 @@ the user has disabled this check.
 OpenSSL loads private keys only from a path. So that keys never appear in a directory, it receives the path of an open
 file descriptor (/dev/fd/N), whose file has no name.
 
-The text of an OptionFault is a predicate, such as "must be true or false.", because it follows the option's name.
+The text of an OptionProblem is a predicate, such as "must be true or false.", because it follows the option's name.
 A placeholder with an option's name, such as {ssl.key.password}, is replaced with the name as the user writes it. Any
 other placeholder is replaced with the value of that name that is passed with the text.
 """
@@ -22,9 +22,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import IO
 
-from spark_kafka_sink.errors import ConfigurationError, OptionFault
+from spark_kafka_sink.errors import ConfigurationError, OptionProblem
 from spark_kafka_sink.network.security.keystores import Store, read_pem, read_store
-from spark_kafka_sink.options.files import build_unreadable_file_fault, read_bounded_file
+from spark_kafka_sink.options.files import build_unreadable_file_problem, read_bounded_file
 
 TLS_VERSIONS: dict[str, ssl.TLSVersion] = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 """The supported TLS versions, by the name that the option ssl.enabled.protocols uses."""
@@ -71,7 +71,9 @@ class StoreConfig:
         except OSError as error:
             remedy = _PEM_REMEDIES[option]
             raise ConfigurationError(
-                build_unreadable_file_fault(option, self.store_path or "", error, "this machine", content_remedy=remedy)
+                build_unreadable_file_problem(
+                    option, self.store_path or "", error, "this machine", content_remedy=remedy
+                )
             ) from None
         except ConfigurationError as error:
             raise error.with_option(
@@ -171,7 +173,7 @@ def _set_versions_and_suites(context: ssl.SSLContext, config: TlsConfig) -> None
             versions.discard("TLSv1.3")
     if not versions:
         text = "has no supported cipher suite for any version in {ssl.enabled.protocols}."
-        raise ConfigurationError(OptionFault("ssl.cipher.suites", text))
+        raise ConfigurationError(OptionProblem("ssl.cipher.suites", text))
     # With only two versions, no disabled version can lie between the lowest and the highest enabled one.
     tls_versions = sorted(TLS_VERSIONS[name] for name in versions)
     context.minimum_version, context.maximum_version = tls_versions[0], tls_versions[-1]
@@ -182,18 +184,18 @@ def _load_truststore(context: ssl.SSLContext, truststore: StoreConfig) -> None:
     option = "ssl.truststore.certificates" if truststore.pem is not None else "ssl.truststore.location"
     authorities = truststore.read(option).authorities
     if not authorities:
-        raise ConfigurationError(OptionFault(option, "has no certificate of an authority."))
+        raise ConfigurationError(OptionProblem(option, "has no certificate of an authority."))
     try:
         context.load_verify_locations(cadata=authorities)
     except (ssl.SSLError, TypeError) as error:  # TypeError: a certificate contains a character that is not ASCII
-        raise ConfigurationError(OptionFault(option, "has a certificate that is damaged.")) from error
+        raise ConfigurationError(OptionProblem(option, "has a certificate that is damaged.")) from error
 
 
 def _load_keystore(context: ssl.SSLContext, keystore: StoreConfig) -> None:
     option = "ssl.keystore.key" if keystore.pem is not None else "ssl.keystore.location"
     content = keystore.read(option)
     if not content.private_key or not content.chain:
-        raise ConfigurationError(OptionFault(option, "needs a private key and its certificate chain."))
+        raise ConfigurationError(OptionProblem(option, "needs a private key and its certificate chain."))
     with _anonymous_file(content.chain) as chain_path, _anonymous_file(content.private_key) as key_path:
         _load_cert_chain(context, chain_path, key_path, content.key_password, option)
 
@@ -222,7 +224,7 @@ def _load_cert_chain(
                 "cannot be used: the private key or its certificate chain is damaged, or {ssl.key.password} is wrong "
                 "or missing."
             )
-        raise ConfigurationError(OptionFault(option, text)) from error
+        raise ConfigurationError(OptionProblem(option, text)) from error
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from spark_kafka_sink.client.network_client import NetworkClient
 from spark_kafka_sink.diagnostics.text import format_partition
 from spark_kafka_sink.errors import (
     AuthenticationError,
-    BatchRefusedError,
+    BatchRejectedError,
     DataError,
     DeliveryError,
     DeliveryTimeoutError,
@@ -194,7 +194,7 @@ def build_record_errors(batch: ProducerBatch, response: PartitionResponse) -> Re
         errors_by_index[index] = InvalidRecordError(
             f"the broker rejected this record: {reason} ({code_name})", destination=partition
         )
-    remaining_error = BatchRefusedError(
+    remaining_error = BatchRejectedError(
         f"not stored, because {len(errors_by_index)} other records of the same batch were rejected ({code_name}). "
         "This record may be sent again.",
         destination=partition,

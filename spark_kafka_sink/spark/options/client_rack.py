@@ -43,19 +43,19 @@ def parse_shared_kafka_options(parsed_options: ParsedOptions, kafka_options: Map
     """Return the Kafka options for the producers of both the driver and the tasks.
 
     If `clientRackEnv` is set, `partitioner.rack.aware` is omitted, because each task adds it together with its
-    executor's rack. Add a fault to `parsed_options` if `clientRackEnv` conflicts with these options or has no effect.
+    executor's rack. Add a problem to `parsed_options` if `clientRackEnv` conflicts with these options or has no effect.
 
     `kafka_options`: the options with the prefix `kafka.`, by their names without the prefix.
     """
     if CLIENT_RACK_ENV_OPTION.name not in parsed_options.raw_values:
         return dict(kafka_options)
     if CLIENT_RACK_OPTION in kafka_options:
-        parsed_options.faults.add(
+        parsed_options.problems.add(
             CLIENT_RACK_ENV_OPTION.name,
             f"cannot be combined with {KAFKA_PREFIX}{CLIENT_RACK_OPTION}. Remove one of them.",
         )
     if not _is_rack_aware(kafka_options):
-        parsed_options.faults.add(
+        parsed_options.problems.add(
             CLIENT_RACK_ENV_OPTION.name, f"has no effect unless {KAFKA_PREFIX}{RACK_AWARE_OPTION} is true."
         )
     return {name: value for name, value in kafka_options.items() if name != RACK_AWARE_OPTION}
@@ -67,7 +67,7 @@ def check_rack_awareness(
     kafka_options: Mapping[str, str],
     distribution: DistributionOptions | None,
 ) -> None:
-    """Add a fault to `parsed_options` for each option that makes rack awareness or `clientRackEnv` ineffective.
+    """Add a problem to `parsed_options` for each option that makes rack awareness or `clientRackEnv` ineffective.
 
     If `client.rack` is set without `partitioner.rack.aware`, only log a warning, because a consumer that shares these
     options may use the rack.
@@ -85,14 +85,14 @@ def check_rack_awareness(
             warn_once(_log, warning)
         return
     if distribution is not None and distribution.strategy == BY_PARTITION:
-        parsed_options.faults.add(
+        parsed_options.problems.add(
             "distribution",
             f"is '{BY_PARTITION}', so {KAFKA_PREFIX}{RACK_AWARE_OPTION} has no effect: Spark chooses the partition of "
             "each row. Remove one of them.",
         )
     has_round_robin = parsed_producer_options.values["partitioner_class"] == ROUND_ROBIN_PARTITIONER
     if has_round_robin and CLIENT_RACK_ENV_OPTION.name in parsed_options.raw_values:
-        parsed_options.faults.add(
+        parsed_options.problems.add(
             CLIENT_RACK_ENV_OPTION.name,
             f"has no effect, because {KAFKA_PREFIX}partitioner.class is {ROUND_ROBIN_PARTITIONER}. Remove one of them.",
         )

@@ -42,7 +42,7 @@ CREATE_TOPIC_OPTIONS = (
 _DEPENDENT_OPTIONS = CREATE_TOPIC_OPTIONS[1:]
 """The options that have no effect unless createTopic is true."""
 _ENABLED_CONDITION_TEMPLATE = "{createTopic} is 'true'"
-"""Part of a fault's text. When the fault is rendered, `{createTopic}` is replaced by the option's name."""
+"""Part of a problem's text. When the problem is rendered, `{createTopic}` is replaced by the option's name."""
 _TOPIC_REQUIRED_MESSAGE = "requires the option {topic}: topics named in a column are not known until the rows are read."
 
 
@@ -58,7 +58,7 @@ def extract_topic_configs(sink_options: Mapping[str, str]) -> dict[str, str]:
 def parse_new_topic(parsed_options: ParsedOptions, topic: str | None, configs: Mapping[str, str]) -> NewTopic | None:
     """Return the topic to create if it is missing. Return None if createTopic is false or no valid topic is set.
 
-    Add a fault to `parsed_options` for each option that has no effect, for each invalid name of a topic setting, and
+    Add a problem to `parsed_options` for each option that has no effect, for each invalid name of a topic setting, and
     for createTopic without a topic.
 
     `topic`: the option `topic`; None if it is not set or invalid.
@@ -71,7 +71,7 @@ def parse_new_topic(parsed_options: ParsedOptions, topic: str | None, configs: M
     _check_config_names(parsed_options, configs)
     if topic is None:
         if "topic" not in parsed_options.invalid_fields:
-            parsed_options.faults.add("createTopic", _TOPIC_REQUIRED_MESSAGE)
+            parsed_options.problems.add("createTopic", _TOPIC_REQUIRED_MESSAGE)
         return None
     return NewTopic(
         topic,
@@ -82,21 +82,21 @@ def parse_new_topic(parsed_options: ParsedOptions, topic: str | None, configs: M
 
 
 def _reject_unused_options(parsed_options: ParsedOptions, configs: Mapping[str, str]) -> None:
-    """Add a fault for each option of the new topic that the user has set, because createTopic is false."""
+    """Add a problem for each option of the new topic that the user has set, because createTopic is false."""
     if "createTopic" in parsed_options.invalid_fields:
         # The user may have meant true, so it is unknown whether the other options have an effect.
         return
     parsed_options.reject_unused(_DEPENDENT_OPTIONS, _ENABLED_CONDITION_TEMPLATE)
     for name in configs:
-        parsed_options.faults.add(
+        parsed_options.problems.add(
             f"{TOPIC_CONFIG_PREFIX}{name}", f"has no effect unless {_ENABLED_CONDITION_TEMPLATE}."
         )
 
 
 def _check_config_names(parsed_options: ParsedOptions, configs: Mapping[str, str]) -> None:
-    """Add a fault for each name that cannot be the name of a topic setting."""
+    """Add a problem for each name that cannot be the name of a topic setting."""
     for name in configs:
         if not _CONFIG_NAME_PATTERN.fullmatch(name):
-            parsed_options.faults.add(
+            parsed_options.problems.add(
                 f"{TOPIC_CONFIG_PREFIX}{name}", "does not name a topic setting, such as cleanup.policy."
             )

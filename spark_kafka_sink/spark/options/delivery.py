@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from spark_kafka_sink.client.new_topic import BROKER_DEFAULT
 from spark_kafka_sink.client.option_parsing import ParsedOptions, build_choice_parser, parse_optional_text, parse_text
-from spark_kafka_sink.exactly_once.delivery import ExactlyOnceOptions
 from spark_kafka_sink.exactly_once.job_names import JOB_PREFIX, is_generated_job_prefix
+from spark_kafka_sink.exactly_once.settings import ExactlyOnceOptions
 from spark_kafka_sink.exactly_once.transaction_names import DECISION_LOG_TOPIC, find_prefix_error
 from spark_kafka_sink.options import HiddenValueError, Option
 from spark_kafka_sink.producer.config import find_idempotence_conflicts
@@ -87,7 +87,7 @@ CHECKPOINT_LOCATION_OPTION = Option("checkpointLocation", None, parse_optional_t
 def parse_delivery(parsed_options: ParsedOptions, parsed_producer_options: ParsedOptions) -> ExactlyOnceOptions | None:
     """Return the options of exactly-once delivery, or None for at-least-once delivery.
 
-    Add a fault to `parsed_options` for each option that conflicts with the guarantee or has no effect without it.
+    Add a problem to `parsed_options` for each option that conflicts with the guarantee or has no effect without it.
 
     `parsed_options`: the sink's own options.
     `parsed_producer_options`: the producer's options.
@@ -98,7 +98,7 @@ def parse_delivery(parsed_options: ParsedOptions, parsed_producer_options: Parse
         if "deliveryGuarantee" not in parsed_options.invalid_fields:
             parsed_options.reject_unused(_DEPENDENT_OPTIONS, f"{{deliveryGuarantee}} is '{EXACTLY_ONCE}'")
         return None
-    # Without a valid timeout from the user, the driver chooses one (exactly_once/delivery.py).
+    # Without a valid timeout from the user, the driver chooses one (exactly_once/settings.py).
     has_user_timeout = (
         TRANSACTION_TIMEOUT_OPTION in parsed_producer_options.raw_values
         and "transaction_timeout_ms" not in parsed_producer_options.invalid_fields
@@ -116,16 +116,18 @@ def parse_delivery(parsed_options: ParsedOptions, parsed_producer_options: Parse
 
 
 def _check_conflicts(parsed_options: ParsedOptions, parsed_producer_options: ParsedOptions) -> None:
-    """Add a fault to `parsed_options` for each option value that exactly-once delivery does not allow."""
-    # Each fault is a sentence that begins with the name of the option deliveryGuarantee.
+    """Add a problem to `parsed_options` for each option value that exactly-once delivery does not allow."""
+    # Each problem is a sentence that begins with the name of the option deliveryGuarantee.
     premise = f"is '{EXACTLY_ONCE}', so"
     if parsed_options.values["onRecordError"] == "deadLetter":
-        parsed_options.faults.add(
+        parsed_options.problems.add(
             "deliveryGuarantee",
             f"{premise} {{onRecordError}} must be 'fail': after a rejected record, its transaction can only be "
             "aborted, so no other row of the task could be committed.",
         )
     if not parsed_producer_options.values["enable_idempotence"]:
-        parsed_options.faults.add("deliveryGuarantee", f"{premise} {KAFKA_PREFIX}enable.idempotence must not be false.")
+        parsed_options.problems.add(
+            "deliveryGuarantee", f"{premise} {KAFKA_PREFIX}enable.idempotence must not be false."
+        )
     for option, requirement in find_idempotence_conflicts(parsed_producer_options).items():
-        parsed_options.faults.add("deliveryGuarantee", f"{premise} {KAFKA_PREFIX}{option} {requirement}.")
+        parsed_options.problems.add("deliveryGuarantee", f"{premise} {KAFKA_PREFIX}{option} {requirement}.")

@@ -72,7 +72,7 @@ class DistributionOptions:
 def parse_distribution(parsed_options: ParsedOptions) -> DistributionOptions | None:
     """Return the distribution's options, or None if the rows are not redistributed between tasks.
 
-    Without a distribution, add a fault to `parsed_options` for each option that has no effect.
+    Without a distribution, add a problem to `parsed_options` for each option that has no effect.
     """
     option_values = parsed_options.values
     if option_values["distribution"] != NONE:

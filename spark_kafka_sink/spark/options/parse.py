@@ -12,8 +12,8 @@ There are three kinds of options:
 Any other name is rejected, and the error suggests a similar name. Parsing runs on the driver before any task, and its
 result is pickled and sent to the tasks.
 
-The text of a fault is a template: the name of an option or of a value in braces is replaced when the fault is shown to
-the user (OptionFault).
+The text of a problem is a template: the name of an option or of a value in braces is replaced when the problem is shown
+to the user (OptionProblem).
 
 Option values may contain passwords, so no repr shows a value. No error shows the value of an option in
 SECURITY_OPTIONS, of another secret option, or of an unknown option, which may be a misspelt secret.
@@ -31,7 +31,7 @@ from typing import NamedTuple
 from spark_kafka_sink.client.option_parsing import ParsedOptions, parse_option_values
 from spark_kafka_sink.client.option_suggestions import suggest_option_name
 from spark_kafka_sink.diagnostics.deferred_log import warn_once
-from spark_kafka_sink.errors import ConfigurationError, OptionFault, option_placeholder
+from spark_kafka_sink.errors import ConfigurationError, OptionProblem, option_placeholder
 from spark_kafka_sink.formats.options import RECORD_PARTS, find_encoded_parts, has_registry_format, parse_format_options
 from spark_kafka_sink.formats.registry_options import parse_registry_options, suggest_for_serializers
 from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
@@ -120,7 +120,7 @@ class _ParsedKafkaOptions(NamedTuple):
     producer_options: dict[str, str]
     """The unparsed options for KafkaProducer, including this sink's defaults."""
     parsed_options: ParsedOptions
-    faults: list[str]
+    problems: list[str]
     """One error message for each invalid option."""
 
 
@@ -133,7 +133,7 @@ def parse_options(options: Mapping[str, str]) -> SinkOptions:
     spellings = {name.lower(): name for name in options} | _FOREIGN_OPTION_NAMES_BY_LOWERCASE
     user_options = {name: value for name, value in options_by_lowercase.items() if name not in INTERNAL_OPTIONS}
     sink_options, kafka_options = _split_by_prefix(_drop_ignored_options(user_options, spellings))
-    # The steps add faults to `parsed_options`. The error lists these faults in the order of the steps.
+    # The steps add problems to `parsed_options`. The error lists these problems in the order of the steps.
     parsed_options = _parse_sink_options(sink_options)
     values = parsed_options.values
     topic, report_topic = values["topic"], values["reportTopic"]
@@ -153,10 +153,10 @@ def parse_options(options: Mapping[str, str]) -> SinkOptions:
     if delivery is not None:
         topics["decisionLogTopic"] = delivery.log_topic
     _check_topics_differ(parsed_options, topics)
-    unknown_option_faults = _find_unknown_options(sink_options, spellings)
-    faults = [*unknown_option_faults, *parsed_options.faults.render(SINK_OPTION_SPELLING), *kafka.faults]
-    if faults:
-        raise ConfigurationError(faults)
+    unknown_option_problems = _find_unknown_options(sink_options, spellings)
+    problems = [*unknown_option_problems, *parsed_options.problems.render(SINK_OPTION_SPELLING), *kafka.problems]
+    if problems:
+        raise ConfigurationError(problems)
     # A write that `register` has already checked or distributed must not repeat these steps.
     return SinkOptions(
         producer_options=kafka.producer_options,
@@ -293,9 +293,9 @@ def _describe_missing_prefix(name: str, value: str) -> str:
     rejection = _find_rejection(name, value)
     if rejection:
         return rejection
-    faults = parse_option_values({name: _find_producer_option(name)}, {name: value}, (), FORMAT_NAME).faults
+    problems = parse_option_values({name: _find_producer_option(name)}, {name: value}, (), FORMAT_NAME).problems
     advice = f"Options of the producer need the prefix 'kafka.': use 'kafka.{name}'."
-    return " ".join([advice, *(_render_kafka_fault(fault) for fault in faults)])
+    return " ".join([advice, *(_render_kafka_problem(problem) for problem in problems)])
 
 
 def _find_rejection(name: str, value: str) -> str:
@@ -305,9 +305,9 @@ def _find_rejection(name: str, value: str) -> str:
     option = _find_producer_option(name)
     if not option.unsupported_reason:
         return ""
-    # There is no fault if the value is the option's default, which is accepted.
-    faults = parse_option_values({name: option}, {name: value}, (), FORMAT_NAME).faults
-    return " ".join(_render_kafka_fault(fault) for fault in faults)
+    # There is no problem if the value is the option's default, which is accepted.
+    problems = parse_option_values({name: option}, {name: value}, (), FORMAT_NAME).problems
+    return " ".join(_render_kafka_problem(problem) for problem in problems)
 
 
 def _find_producer_option(name: str) -> Option:
@@ -350,7 +350,7 @@ def _suggest_producer_option(name: str, value: str) -> str:
 def _parse_bytes_per_second(parsed_options: ParsedOptions, concurrent_tasks: str | None) -> float | None:
     """Return one task's share of maxBytesPerSecond, or None if there is no limit.
 
-    Add a fault to `parsed_options` for maxTasks and for maxBytesPerSecond if the option is set but cannot be applied.
+    Add a problem to `parsed_options` for maxTasks and for maxBytesPerSecond if the option is set but cannot be applied.
 
     `concurrent_tasks`: the internal option that the methods installed by `register` set; None if these methods were not
     called or had no need for it.
@@ -360,26 +360,26 @@ def _parse_bytes_per_second(parsed_options: ParsedOptions, concurrent_tasks: str
         return None if limit is None else limit / int(concurrent_tasks)
     for name in ("maxTasks", "maxBytesPerSecond"):
         if name in parsed_options.raw_values:
-            parsed_options.faults.add(name, _REGISTER_REQUIRED_MESSAGE)
+            parsed_options.problems.add(name, _REGISTER_REQUIRED_MESSAGE)
     return None
 
 
 def _check_receipt_destination(parsed_options: ParsedOptions) -> None:
-    """Add a fault to `parsed_options` if a receipt is requested, but there is no report that could contain it."""
+    """Add a problem to `parsed_options` if a receipt is requested, but there is no report that could contain it."""
     destinations = ("reportPath", "reportTopic", "reportCallback")
     has_destination = any(parsed_options.values[name] or name in parsed_options.invalid_fields for name in destinations)
     if parsed_options.values["receipt"] and not has_destination:
-        parsed_options.faults.add(
+        parsed_options.problems.add(
             "receipt",
             "is true, so {reportPath}, {reportTopic} or {reportCallback} must be set: a receipt is part of a report.",
         )
 
 
 def _check_producer_options(parsed_options: ParsedOptions, parsed_producer_options: ParsedOptions) -> None:
-    """Add a fault to `parsed_options` for each of the sink's options that the producer's options make ineffective."""
+    """Add a problem to `parsed_options` for each of the sink's options that the producer's options make ineffective."""
     producer_values = parsed_producer_options.values
     if parsed_options.values["receipt"] and producer_values["acks"] == 0:
-        parsed_options.faults.add(
+        parsed_options.problems.add(
             "receipt",
             f"is true, so {KAFKA_PREFIX}acks must not be 0: without acknowledgements, brokers return no offsets.",
         )
@@ -392,19 +392,19 @@ def _check_producer_options(parsed_options: ParsedOptions, parsed_producer_optio
     if partitioner_class in (ROUND_ROBIN_PARTITIONER, UNIFORM_STICKY_PARTITIONER):
         key_ignoring_settings.append(f"partitioner.class is {partitioner_class}")
     for setting in key_ignoring_settings:
-        parsed_options.faults.add(
+        parsed_options.problems.add(
             "partitionerIgnoreSchemaId", f"has no effect, because {KAFKA_PREFIX}{setting}. Remove one of them."
         )
 
 
 def _check_topics_differ(parsed_options: ParsedOptions, topics: Mapping[str, str | None]) -> None:
-    """Add a fault to `parsed_options` for each pair of options that name the same topic.
+    """Add a problem to `parsed_options` for each pair of options that name the same topic.
 
     `topics`: the topic of each option, by the option's name; None if the option is not set.
     """
     for (first_option, first_topic), (second_option, second_topic) in combinations(topics.items(), 2):
         if first_topic is not None and first_topic == second_topic:
-            parsed_options.faults.add(
+            parsed_options.problems.add(
                 first_option,
                 f"is {{topic!r}}, and so is {option_placeholder(second_option)}. Set a different topic for each.",
                 topic=first_topic,
@@ -414,17 +414,17 @@ def _check_topics_differ(parsed_options: ParsedOptions, topics: Mapping[str, str
 def _parse_dead_letter_topic(parsed_options: ParsedOptions) -> str | None:
     """Return the dead-letter topic, or None if a rejected record fails the task.
 
-    Add a fault to `parsed_options` if only one of onRecordError and deadLetterTopic requests dead letters.
+    Add a problem to `parsed_options` if only one of onRecordError and deadLetterTopic requests dead letters.
     """
     topic: str | None = parsed_options.values["deadLetterTopic"]
     if {"onRecordError", "deadLetterTopic"} & parsed_options.invalid_fields:
         return topic
     if parsed_options.values["onRecordError"] == "fail":
         if topic is not None:
-            parsed_options.faults.add("deadLetterTopic", "has no effect unless {onRecordError} is 'deadLetter'.")
+            parsed_options.problems.add("deadLetterTopic", "has no effect unless {onRecordError} is 'deadLetter'.")
         return None
     if topic is None:
-        parsed_options.faults.add("onRecordError", "is 'deadLetter', so {deadLetterTopic} must be set.")
+        parsed_options.problems.add("onRecordError", "is 'deadLetter', so {deadLetterTopic} must be set.")
     return topic
 
 
@@ -434,12 +434,12 @@ def _parse_kafka_options(kafka_options: dict[str, str], spellings: Mapping[str, 
     `kafka_options`: the options by their names without the prefix `kafka.`.
     `spellings`: the names to show, by lowercase name with the prefix.
     """
-    faults = [message for name, message in _REJECTED_OPTION_MESSAGES.items() if name in kafka_options]
+    problems = [message for name, message in _REJECTED_OPTION_MESSAGES.items() if name in kafka_options]
     producer_options = BULK_DEFAULTS | {
         name: value for name, value in kafka_options.items() if name not in _REJECTED_OPTION_MESSAGES
     }
     if not producer_options.get("bootstrap.servers", "").strip():
-        faults.append("Kafka option bootstrap.servers is not set. Please make sure it is set and retry.")
+        problems.append("Kafka option bootstrap.servers is not set. Please make sure it is set and retry.")
         # With this placeholder, the other options can still be checked.
         producer_options["bootstrap.servers"] = "localhost:9092"
     parsed_options = parse_producer_options(producer_options)
@@ -447,13 +447,13 @@ def _parse_kafka_options(kafka_options: dict[str, str], spellings: Mapping[str, 
         # Build the configuration only for its checks. SinkOptions parses it again when it is needed.
         ProducerConfig.from_parsed_options(parsed_options)
     except ConfigurationError as error:
-        for fault in error.unrendered_faults:
-            name = fault.option if isinstance(fault, OptionFault) else ""
+        for problem in error.unrendered_problems:
+            name = problem.option if isinstance(problem, OptionProblem) else ""
             if name in kafka_options and name not in PRODUCER_OPTION_NAMES:
-                faults.append(_describe_unknown_kafka_option(name, kafka_options[name], spellings))
+                problems.append(_describe_unknown_kafka_option(name, kafka_options[name], spellings))
             else:
-                faults.append(_render_kafka_fault(fault))
-    return _ParsedKafkaOptions(producer_options, parsed_options, faults)
+                problems.append(_render_kafka_problem(problem))
+    return _ParsedKafkaOptions(producer_options, parsed_options, problems)
 
 
 def _describe_unknown_kafka_option(name: str, value: str, spellings: Mapping[str, str]) -> str:
@@ -479,17 +479,17 @@ def _describe_unknown_kafka_option(name: str, value: str, spellings: Mapping[str
     return f"{spelling} is not an option of the Kafka producer. {suggestion}".rstrip()
 
 
-def _render_kafka_fault(fault: str | OptionFault) -> str:
-    """Render a fault in a producer option. If the option takes a Java class, name the alternatives for Spark jobs."""
-    if isinstance(fault, str):
-        return fault
-    if fault.option in JAVA_CLASS_OPTION_REMEDIES:
-        remedy = JAVA_CLASS_OPTION_REMEDIES[fault.option]
-        return f"{KAFKA_PREFIX}{fault.option} cannot be set: it names a Java class. {remedy}."
-    if fault.option == "partitioner.class":
-        problem = f"{UNSUPPORTED_PARTITIONER_MESSAGE}. {_PARTITIONER_REMEDY}"
-        fault = replace(fault, values={**fault.values, "problem": problem})
-    return fault.render(PREFIXED_OPTION_SPELLING)
+def _render_kafka_problem(problem: str | OptionProblem) -> str:
+    """Render a problem in a producer option. If the option takes a Java class, name the alternatives for Spark jobs."""
+    if isinstance(problem, str):
+        return problem
+    if problem.option in JAVA_CLASS_OPTION_REMEDIES:
+        remedy = JAVA_CLASS_OPTION_REMEDIES[problem.option]
+        return f"{KAFKA_PREFIX}{problem.option} cannot be set: it names a Java class. {remedy}."
+    if problem.option == "partitioner.class":
+        message = f"{UNSUPPORTED_PARTITIONER_MESSAGE}. {_PARTITIONER_REMEDY}"
+        problem = replace(problem, values={**problem.values, "problem": message})
+    return problem.render(PREFIXED_OPTION_SPELLING)
 
 
 def _find_sink_option(name: str) -> str | None:

@@ -11,7 +11,7 @@ from spark_kafka_sink.producer.config import ProducerConfig
 
 if TYPE_CHECKING:
     from spark_kafka_sink.client.new_topic import NewTopic
-    from spark_kafka_sink.exactly_once.delivery import ExactlyOnceOptions
+    from spark_kafka_sink.exactly_once.settings import ExactlyOnceOptions
     from spark_kafka_sink.formats.options import FormatOptions
     from spark_kafka_sink.formats.registry_options import RegistryOptions
     from spark_kafka_sink.spark.options.distribution import DistributionOptions

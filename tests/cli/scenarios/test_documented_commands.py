@@ -24,9 +24,9 @@ from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.cli.client_options import parse_properties
 from spark_kafka_sink.cli.main import main
 from spark_kafka_sink.client.options import parse_client_config
-from spark_kafka_sink.exactly_once.delivery import Delivery
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import WriterKind
+from spark_kafka_sink.exactly_once.settings import ExactlyOnceSettings
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.reports.store import save_report
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
@@ -65,7 +65,7 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def begin(broker: EmbeddedBroker, prefix: str) -> None:
     config = parse_client_config({"bootstrap.servers": broker.bootstrap_servers})
-    with Driver(Delivery(config, prefix, writer_kind=WriterKind.JOB)) as driver:
+    with Driver(ExactlyOnceSettings(config, prefix, writer_kind=WriterKind.JOB)) as driver:
         driver.begin("a start")
 
 

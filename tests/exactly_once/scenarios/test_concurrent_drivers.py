@@ -188,7 +188,7 @@ def test_dead_driver_with_open_decision_delays_no_other_query(version: int) -> N
 
     def begin(actor: Actor) -> None:
         began_ms = actor.system.now()
-        with Driver(simulation.build_delivery("another"), system=actor.system) as driver:
+        with Driver(simulation.build_settings("another"), system=actor.system) as driver:
             driver.begin("driver-of-another")
         waited_ms.append(actor.system.now() - began_ms)
 

@@ -114,7 +114,7 @@ def test_suspended_stop_without_register_aborts_batch_of_next_start(query: Query
     restarted = query.with_new_driver(name=build_batch_driver_name("spark", "2"))
     start = restarted.begin()
     prepared = restarted.write_tasks(start, 0)
-    with Driver(query.delivery) as stopped:
+    with Driver(query.settings) as stopped:
         assert stopped.abort_unreported("spark")
     with pytest.raises(ExactlyOnceError, match="was not committed"):
         restarted.commit(start, 0, prepared)

@@ -219,12 +219,12 @@ def test_each_invariant_of_jobs_fails_when_its_rule_is_removed(
     assert any(_fails(seed, invariant, [workload]) for seed in seeds), "no seed violates the invariant"
 
 
-@pytest.mark.parametrize("max_tries", [2, query_transactions.MAX_TRIES])
+@pytest.mark.parametrize("max_tries", [2, query_transactions.MAX_ATTEMPTS])
 def test_one_of_two_drivers_continues_after_fencing_each_other_repeatedly(
     max_tries: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With only two tries, both drivers give up."""
-    monkeypatch.setattr(query_transactions, "MAX_TRIES", max_tries)
+    monkeypatch.setattr(query_transactions, "MAX_ATTEMPTS", max_tries)
     assert _fails(REPEATED_FENCING_SEED, current_driver_does_not_give_up) == (max_tries == 2)
 
 

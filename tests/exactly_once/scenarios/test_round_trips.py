@@ -14,9 +14,9 @@ from spark_kafka_sink.exactly_once import clients
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.batch_summary import BatchSummary
 from spark_kafka_sink.exactly_once.clients import create_client
-from spark_kafka_sink.exactly_once.delivery import Delivery, ExactlyOnceOptions
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, WriterKind
+from spark_kafka_sink.exactly_once.settings import ExactlyOnceOptions, ExactlyOnceSettings
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
@@ -40,7 +40,7 @@ class CachedQuery:
         self.system = FakeSystem(latency_ms=LATENCY_MS)
         self.cluster = SimulatedCluster(self.system, nodes=2, topics={"t": 1}, transaction_version=version)
         options = ExactlyOnceOptions(log_topic="decisions", transaction_timeout_ms=60_000)
-        self.delivery = Delivery(
+        self.settings = ExactlyOnceSettings(
             parse_client_config({"bootstrap.servers": self.cluster.bootstrap_servers}),
             "p",
             options,
@@ -58,18 +58,18 @@ class CachedQuery:
         self.producer: KafkaProducer = create_simulated_producer(self.cluster, transactional_id="x")
 
     def begin(self) -> BatchStart:
-        with Driver(self.delivery, system=self.system) as driver:
+        with Driver(self.settings, system=self.system) as driver:
             return driver.begin(NAME)
 
     def write(self, start: BatchStart) -> TransactionIdentity:
         report = TaskReport(TaskIdentity(0, 0, 1, 0, query_id="q", batch_id="0"))
-        with ExactlyOnceWrite(self.delivery, start, is_stream=True).transaction(self.producer, report):
+        with ExactlyOnceWrite(self.settings, start, is_stream=True).transaction(self.producer, report):
             self.producer.send("t", b"v")
         assert report.transaction is not None
         return report.transaction
 
     def commit(self, start: BatchStart, number: int, prepared: TransactionIdentity) -> None:
-        with Driver(self.delivery, system=self.system) as driver:
+        with Driver(self.settings, system=self.system) as driver:
             driver.commit(start, Batch("q", number), [prepared], BatchSummary.from_row_counts({"t": 1}, 1))
 
     def round_trips(self, step: Callable[[], object]) -> int:

@@ -72,10 +72,10 @@ def test_suspended_job_does_not_abort_transactions_of_next_job(query: Query) -> 
             newer_job.append((newer_start, newer.write_tasks(newer_start, 1)))
         return resume(*arguments, **named)
 
-    with patch.object(QueryTransactions, "commit", run_newer_job), Driver(older.delivery) as driver:
+    with patch.object(QueryTransactions, "commit", run_newer_job), Driver(older.settings) as driver:
         driver.commit(older_start, older_batch, older_transactions, BOTH_TASKS)
     ((newer_start, newer_transactions),) = newer_job
-    with Driver(newer.delivery) as driver:
+    with Driver(newer.settings) as driver:
         driver.commit(newer_start, newer_batch, newer_transactions, BOTH_TASKS)
     assert read_values(query.broker) == rows(0, 1)
 
@@ -188,7 +188,7 @@ def test_job_superseded_only_by_an_operator_names_its_lost_transaction(query: Qu
 
     with (
         before_the_commit(lose_transaction_and_run_finish),
-        Driver(query.delivery) as driver,
+        Driver(query.settings) as driver,
         pytest.raises(
             ExactlyOnceError, match=r"(?s)`pykafka transactions` has, .*If no newer driver is running"
         ) as error,
@@ -322,7 +322,7 @@ def test_driver_suspended_after_log_read_does_not_end_decision_of_newer_driver(
             undisturbed.enter_context(assert_no_new_epoch(query.broker))
         return found
 
-    with Driver(newer.delivery) as driver, ExitStack() as undisturbed:
+    with Driver(newer.settings) as driver, ExitStack() as undisturbed:
         with patch.object(QueryTransactions, "read_entry", entry), pytest.raises(ExactlyOnceError, match=message):
             resume(query)
         assert query.broker.cluster.coordinator.transactions[build_driver_id(PREFIX)].state is TransactionState.ONGOING

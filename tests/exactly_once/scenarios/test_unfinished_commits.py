@@ -115,7 +115,7 @@ def test_transaction_possibly_committed_by_newer_driver_is_not_lost(query: Query
 def test_start_that_cannot_finish_earlier_job_reports_nothing_written(query: Query) -> None:
     start = query.begin()
     prepared = query.write_tasks(start, 0)
-    with death_before("commit"), Driver(query.delivery) as driver:
+    with death_before("commit"), Driver(query.settings) as driver:
         driver.commit(start, Batch(), prepared, BOTH_TASKS)
     error = NetworkError("the coordinator did not respond.")
     with (

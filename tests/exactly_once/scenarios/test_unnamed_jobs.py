@@ -66,11 +66,11 @@ def test_abort_ends_transactions_of_job_that_died_during_decision(job: Query) ->
 
 @pytest.mark.parametrize("step", ["commit", "superseded"])
 def test_dead_job_is_deleted_from_the_log_after_a_manual_operation(job: Query, step: str) -> None:
-    delivery = dataclasses.replace(job.delivery, is_single_use=True)
+    settings = dataclasses.replace(job.settings, is_single_use=True)
     start = job.begin()
     prepared = job.write_tasks(start, 0)
     job.write(start, 1, "of an attempt that lost", attempt=1)
-    with death_before(step), Driver(delivery) as driver:
+    with death_before(step), Driver(settings) as driver:
         driver.commit(start, Batch(), prepared, BOTH_TASKS)
     if operations.finish(client_options(job.broker), job.prefix, LOG) is None:
         operations.abort(client_options(job.broker), job.prefix, LOG)
@@ -92,8 +92,8 @@ def test_job_stays_in_the_log_if_the_abort_of_superseded_attempt_is_rejected(
     start = job.begin()
     prepared = job.write_tasks(start, 0)
     job.write(start, 1, "of an attempt that lost", attempt=1)
-    delivery = dataclasses.replace(job.delivery, is_single_use=True)
-    with rejected_aborts(), Driver(delivery) as driver:
+    settings = dataclasses.replace(job.settings, is_single_use=True)
+    with rejected_aborts(), Driver(settings) as driver:
         driver.commit(start, Batch(), prepared, BOTH_TASKS)
     assert "transactions of superseded task attempts may still be open" in caplog.text
     end_with_operator(job)
@@ -105,8 +105,8 @@ def test_failed_job_stays_in_the_log_if_the_abort_of_its_transaction_is_rejected
 ) -> None:
     start = job.begin()
     job.write(start, 0, "of a job that failed")
-    delivery = dataclasses.replace(job.delivery, is_single_use=True)
-    with rejected_aborts(), Driver(delivery) as driver:
+    settings = dataclasses.replace(job.settings, is_single_use=True)
+    with rejected_aborts(), Driver(settings) as driver:
         assert driver.abort(start, Batch())
     assert f"Could not abort 1 transaction of tasks (prefix {job.prefix}), which may stay open until" in caplog.text
     end_with_operator(job)
@@ -154,11 +154,11 @@ def test_job_stays_in_the_log_while_superseded_attempts_are_unknown(job: Query) 
     start = job.begin()
     prepared = job.write_tasks(start, 0)
     job.write(start, 1, "of an attempt that lost", attempt=1)
-    delivery = dataclasses.replace(job.delivery, is_single_use=True)
+    settings = dataclasses.replace(job.settings, is_single_use=True)
     unreachable = patch.object(
         QueryTransactions, "list_task_transactions", side_effect=NetworkError("no broker responds")
     )
-    with unreachable, Driver(delivery) as driver:
+    with unreachable, Driver(settings) as driver:
         driver.commit(start, Batch(), prepared, BOTH_TASKS)
     (remaining,) = operations.list_prefixes(client_options(job.broker), LOG)
     assert (remaining.prefix, remaining.decided_ids, len(remaining.undecided_transactions)) == (job.prefix, (), 1)

@@ -32,7 +32,7 @@ OIDC = OAUTH | {
 }
 
 
-def collect_faults(options: Mapping[str, object]) -> tuple[str, ...]:
+def collect_problems(options: Mapping[str, object]) -> tuple[str, ...]:
     with pytest.raises(ConfigurationError) as caught:
         parse_security_config(options)
-    return caught.value.faults
+    return caught.value.problems

@@ -1,4 +1,4 @@
-"""Parsing of the `sasl.*` options into a Login, and the fault of each invalid option."""
+"""Parsing of the `sasl.*` options into a Login, and the problem of each invalid option."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.network.security.security_cases import (
     PACKAGE,
     SCRAM,
     build_jaas_config,
-    collect_faults,
+    collect_problems,
 )
 
 
@@ -42,7 +42,7 @@ def test_accepts_client_credentials_from_options_or_jaas_config(options: dict[st
 
 
 @pytest.mark.parametrize(
-    ("changed", "fault"),
+    ("changed", "problem"),
     [
         ({"sasl.mechanism": "CRAM-MD5"}, "sasl.mechanism must be one of"),
         ({"sasl.mechanism": "PLAIN"}, "names ScramLoginModule, which is not for sasl.mechanism PLAIN"),
@@ -78,9 +78,9 @@ def test_accepts_client_credentials_from_options_or_jaas_config(options: dict[st
         ({"sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.token.callback": "name"}, "must be a callable"),
     ],
 )
-def test_reports_each_invalid_login_option(changed: dict[str, object], fault: str) -> None:
-    messages = collect_faults(SCRAM | changed)
-    assert any(fault in message for message in messages), messages
+def test_reports_each_invalid_login_option(changed: dict[str, object], problem: str) -> None:
+    messages = collect_problems(SCRAM | changed)
+    assert any(problem in message for message in messages), messages
     assert "hush" not in "\n".join(messages)
 
 
@@ -94,7 +94,7 @@ def test_rejects_java_callback_handler_with_every_mechanism(options: dict[str, o
         assert (
             f"{option} cannot be set: it would load a Java class. Remove the option. For other sources of tokens, set "
             "sasl.oauthbearer.token.callback to a function."
-        ) in collect_faults(options | {option: "com.example.Mine"})
+        ) in collect_problems(options | {option: "com.example.Mine"})
 
 
 @pytest.mark.parametrize("prefix", ["", "kafkashaded."])
@@ -117,7 +117,7 @@ def test_names_missing_kerberos_extra(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "gssapi", None)
-    messages = collect_faults({"security.protocol": "SASL_SSL", "sasl.kerberos.service.name": "kafka"})
+    messages = collect_problems({"security.protocol": "SASL_SSL", "sasl.kerberos.service.name": "kafka"})
     assert len(messages) == 1
     assert 'pip install "spark-kafka-sink[gssapi]"' in messages[0]
 
@@ -152,13 +152,13 @@ def test_names_missing_mechanism_before_it_advises_gssapi(
     credentials: dict[str, object], advice: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "gssapi", None)
-    (message,) = collect_faults({"security.protocol": "SASL_SSL"} | credentials)
+    (message,) = collect_problems({"security.protocol": "SASL_SSL"} | credentials)
     assert message == f"sasl.mechanism is not set, and its default is GSSAPI. Set it to {advice}"
 
 
 def test_names_missing_mechanism_next_to_unreadable_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gssapi", None)
-    first, second = collect_faults({"security.protocol": "SASL_SSL", "sasl.jaas.config": "hush"})
+    first, second = collect_problems({"security.protocol": "SASL_SSL", "sasl.jaas.config": "hush"})
     assert first.startswith("sasl.mechanism is not set")
     assert second.startswith("sasl.jaas.config must begin with a login module")
 
@@ -206,13 +206,13 @@ def test_reports_each_invalid_assertion_option(options: dict[str, Any], message:
     endpoint_options = {"token.endpoint.url": "https://login.example.com/token"} | options
     with pytest.raises(ConfigurationError) as caught:
         parse_security_config(OAUTH | {OAUTH_OPTION_PREFIX + name: value for name, value in endpoint_options.items()})
-    assert any(message in fault for fault in caught.value.faults), caught.value.faults
+    assert any(message in problem for problem in caught.value.problems), caught.value.problems
 
 
 def test_rejects_aws_msk_iam_and_names_options_that_replace_it() -> None:
-    (fault,) = collect_faults({"security.protocol": "SASL_SSL", "sasl.mechanism": "AWS_MSK_IAM"})
-    assert fault.startswith("sasl.mechanism AWS_MSK_IAM is implemented by an Amazon Java class")
-    assert "set sasl.mechanism to OAUTHBEARER and sasl.oauthbearer.token.callback to a function" in fault
+    (problem,) = collect_problems({"security.protocol": "SASL_SSL", "sasl.mechanism": "AWS_MSK_IAM"})
+    assert problem.startswith("sasl.mechanism AWS_MSK_IAM is implemented by an Amazon Java class")
+    assert "set sasl.mechanism to OAUTHBEARER and sasl.oauthbearer.token.callback to a function" in problem
 
 
 def test_unsecured_token_has_configured_lifetime() -> None:
@@ -225,11 +225,11 @@ def test_unsecured_token_has_configured_lifetime() -> None:
 @pytest.mark.parametrize("lifetime", ["0", "-1", "soon", "inf", "nan"])
 def test_rejects_invalid_lifetime_of_unsecured_token(lifetime: str) -> None:
     claims = f'unsecuredLoginStringClaim_sub="alice" unsecuredLoginLifetimeSeconds="{lifetime}"'
-    (fault,) = collect_faults(OAUTH | {"sasl.jaas.config": f"{OAUTH_MODULE} required {claims};"})
-    assert fault == "sasl.jaas.config has an invalid unsecuredLoginLifetimeSeconds: it must be a positive number."
+    (problem,) = collect_problems(OAUTH | {"sasl.jaas.config": f"{OAUTH_MODULE} required {claims};"})
+    assert problem == "sasl.jaas.config has an invalid unsecuredLoginLifetimeSeconds: it must be a positive number."
 
 
 def test_rejects_extension_with_reserved_name() -> None:
     module = f"{OAUTH_MODULE} required extension_auth=x;"
-    (fault,) = collect_faults(OAUTH | {"sasl.oauthbearer.token": "abc.def", "sasl.jaas.config": module})
-    assert fault.startswith("sasl.jaas.config cannot be used: ")
+    (problem,) = collect_problems(OAUTH | {"sasl.oauthbearer.token": "abc.def", "sasl.jaas.config": module})
+    assert problem.startswith("sasl.jaas.config cannot be used: ")

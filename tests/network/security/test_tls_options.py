@@ -1,15 +1,15 @@
-"""Parsing of the `ssl.*` options into a TlsConfig: the fault of each invalid option, and a warning."""
+"""Parsing of the `ssl.*` options into a TlsConfig: the problem of each invalid option, and a warning."""
 
 from __future__ import annotations
 
 import pytest
 
 from spark_kafka_sink.network.security_config import parse_security_config
-from tests.network.security.security_cases import SCRAM, collect_faults
+from tests.network.security.security_cases import SCRAM, collect_problems
 
 
 @pytest.mark.parametrize(
-    ("changed", "fault"),
+    ("changed", "problem"),
     [
         ({"ssl.truststore.type": "BKS"}, "ssl.truststore.type must be one of"),
         (
@@ -39,9 +39,9 @@ from tests.network.security.security_cases import SCRAM, collect_faults
         ({"ssl.keystore.certificate.chain": ""}, "ssl.keystore.certificate.chain must not be empty"),
     ],
 )
-def test_reports_each_invalid_tls_option(changed: dict[str, object], fault: str) -> None:
-    messages = collect_faults(SCRAM | changed)
-    assert any(fault in message for message in messages), messages
+def test_reports_each_invalid_tls_option(changed: dict[str, object], problem: str) -> None:
+    messages = collect_problems(SCRAM | changed)
+    assert any(problem in message for message in messages), messages
     assert "hush" not in "\n".join(messages)
 
 
@@ -57,7 +57,7 @@ def test_reports_each_invalid_tls_option(changed: dict[str, object], fault: str)
     ],
 )
 def test_does_not_compare_empty_option_with_other_options_of_store(name: str, other_options: dict[str, str]) -> None:
-    messages = collect_faults(SCRAM | other_options | {name: ""})
+    messages = collect_problems(SCRAM | other_options | {name: ""})
     assert messages == (f"{name} must not be empty. Set it, or remove the option.",)
 
 

@@ -73,7 +73,7 @@ class ProducerCase:
     def errors(self) -> list[Exception | None]:
         """Return the errors of the record and of the three rows. Fail if one has no outcome."""
         result = self.columns.result(0)
-        by_row: dict[int, Exception] = {int(row): f.error for f in result.failures for row in f.rows}
+        by_row: dict[int, Exception] = {int(row): f.error for f in result.failures for row in f.row_indices}
         single = self.single.exception(0)
         assert single is None or isinstance(single, Exception)
         return [single, *(by_row.get(row) for row in range(3))]
@@ -298,7 +298,7 @@ def test_reports_each_row_once_when_close_splits_a_call() -> None:
     run_until(case.producer, lambda: len(case.cluster.values("t")) > 20, 2000)
     case.producer.close(timeout=0)
     result = many.result(0)
-    failed = np.concatenate([failure.rows for failure in result.failures])
+    failed = np.concatenate([failure.row_indices for failure in result.failures])
     assert result.rows_written + len(failed) == 500
     assert len(set(failed.tolist())) == len(failed)
     assert case.has_released_everything()

@@ -190,7 +190,7 @@ def check_outcomes(case: Case) -> None:
         assert error is None or "Create a new KafkaProducer" in str(error)
     for count, values, call in case.columns:
         result = call.result(0)
-        failed = [row for failure in result.failures for row in failure.rows.tolist()]
+        failed = [row for failure in result.failures for row in failure.row_indices.tolist()]
         assert len(set(failed)) == len(failed)
         assert result.rows_written + len(failed) == count
         assert all(values[row] in stored for row in range(count) if row not in failed)

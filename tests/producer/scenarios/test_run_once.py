@@ -83,7 +83,7 @@ def test_unencodable_rows_fail_in_the_round_that_encodes_them(monkeypatch: pytes
     assert failed_ms == [50]
     (failure,) = future.result(0).failures
     assert isinstance(failure.error, DeliveryError)
-    assert failure.rows.tolist() == [0, 1]
+    assert failure.row_indices.tolist() == [0, 1]
     run_until(producer, lambda: not get_sender(producer).has_incomplete_rows)
     assert get_reserved_bytes(producer) == 0
     producer.close()

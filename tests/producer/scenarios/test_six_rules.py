@@ -14,7 +14,7 @@ from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.client.versions import NodeApiVersions
 from spark_kafka_sink.errors import (
-    BatchRefusedError,
+    BatchRejectedError,
     DeliveryError,
     DeliveryTimeoutError,
     InvalidRecordError,
@@ -384,7 +384,7 @@ def reject_second_of_three_batches() -> list[KafkaSinkError]:
     columns = RecordColumns(pa.array([b"a", b"b", b"c"]), pa.array([b"k", None, b"k"]))
     future = producer.send_columns("compacted", columns, 0)
     producer.flush()
-    errors = {int(row): failure.error for failure in future.result(0).failures for row in failure.rows}
+    errors = {int(row): failure.error for failure in future.result(0).failures for row in failure.row_indices}
     producer.close()
     return [errors[row] for row in sorted(errors)]
 
@@ -394,22 +394,22 @@ def test_rule_6_each_record_gets_its_own_error() -> None:
     assert isinstance(second, InvalidRecordError)
     assert "must have a key" in str(second)
     for innocent in (first, third):
-        assert isinstance(innocent, BatchRefusedError)
+        assert isinstance(innocent, BatchRejectedError)
         assert "without a key" not in str(innocent)
 
 
 def test_rule_6_remaining_records_may_be_stored_after_lost_response(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With BatchRefusedError they would be sent again: the topic would get each twice, a dead-letter topic none."""
+    """With BatchRejectedError they would be sent again: the topic would get each twice, a dead-letter topic none."""
     cluster, producer = simulated()
     cluster.control.when(api=ApiKey.PRODUCE).drop(execute_first=False)
     rejection = ApiError(codes.INVALID_RECORD, "a record has no key", {1: "no key"})
     monkeypatch.setattr(cluster.log("t"), "append", Mock(side_effect=rejection))
     future = producer.send_columns("t", RecordColumns(pa.array([b"a", b"b", b"c"])), 0)
     producer.flush()
-    errors = {int(row): failure.error for failure in future.result(0).failures for row in failure.rows}
+    errors = {int(row): failure.error for failure in future.result(0).failures for row in failure.row_indices}
     assert isinstance(errors[1], InvalidRecordError)
     for other in (errors[0], errors[2]):
-        assert not isinstance(other, BatchRefusedError)
+        assert not isinstance(other, BatchRejectedError)
         assert "may have been stored" in str(other)
     producer.close()
 
@@ -418,7 +418,7 @@ def test_without_rule_6_remaining_records_fail_with_the_same_error(monkeypatch: 
     monkeypatch.setattr(deliveries, "build_record_errors", lambda batch, response: ({}, None))
     errors = reject_second_of_three_batches()
     assert len({id(error) for error in errors}) == 1
-    assert not any(isinstance(error, BatchRefusedError) for error in errors)
+    assert not any(isinstance(error, BatchRejectedError) for error in errors)
 
 
 def test_rule_6_single_record_gets_broker_message() -> None:
@@ -439,7 +439,7 @@ def test_rule_6_records_fail_individually_although_flush_succeeds() -> None:
     producer.flush()
     result = future.result(0)
     assert result.rows_written == 1
-    assert {int(row) for failure in result.failures for row in failure.rows} == {1, 2}
+    assert {int(row) for failure in result.failures for row in failure.row_indices} == {1, 2}
     assert any(isinstance(failure.error, InvalidRecordError) for failure in result.failures)
     assert cluster.values("t", 0) == [b"a"]
     producer.close()

@@ -106,7 +106,7 @@ def test_call_blocked_on_memory_ends_when_producer_is_closed(broker: EmbeddedBro
     producer.close(timeout=0)
     assert isinstance(single.finish().raised, ProducerClosedError)
     result = columns.finish().future().result(0)
-    assert [len(failure.rows) for failure in result.failures] == [3]
+    assert [len(failure.row_indices) for failure in result.failures] == [3]
     assert isinstance(result.failures[0].error, ProducerClosedError)
     assert get_reserved_bytes(producer) == held_bytes
 
@@ -159,7 +159,7 @@ def test_send_columns_reports_accepted_rows_when_memory_is_exhausted() -> None:
     cluster.control.when(api=ApiKey.PRODUCE).delay(300)
     result = wait_for_result(producer, producer.send_columns("t", RecordColumns(pa.array([VALUE] * 400))))
     producer.close()
-    failed_rows = [row for failure in result.failures for row in failure.rows.tolist()]
+    failed_rows = [row for failure in result.failures for row in failure.row_indices.tolist()]
     assert 0 < result.rows_written < 400
     assert failed_rows == list(range(result.rows_written, 400))  # the first rows were accepted, in order
     assert {type(failure.error) for failure in result.failures} == {BufferExhaustedError}

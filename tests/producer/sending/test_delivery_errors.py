@@ -51,7 +51,7 @@ def test_named_records_get_broker_message_and_others_batch_refused_error() -> No
     )
     assert innocent is not None
     fail_futures(batch, innocent, named)
-    errors = {int(row): failure.error for failure in call.result(0).failures for row in failure.rows}
+    errors = {int(row): failure.error for failure in call.result(0).failures for row in failure.row_indices}
     assert isinstance(errors[20], InvalidRecordError)
     assert "has no key" in str(errors[20])
     assert {row for row, error in errors.items() if isinstance(error, DeliveryError)} == {10, 11, 21}

@@ -12,10 +12,10 @@ GIVEN = {"kafka.bootstrap.servers": "b:1", "topic": "t"}
 CREATE = GIVEN | {"createTopic": "true"}
 
 
-def faults(options: dict[str, str]) -> tuple[str, ...]:
+def problems(options: dict[str, str]) -> tuple[str, ...]:
     with pytest.raises(ConfigurationError) as raised:
         parse_options(options)
-    return raised.value.faults
+    return raised.value.problems
 
 
 def test_returns_no_new_topic_without_create_topic() -> None:
@@ -49,15 +49,15 @@ def test_new_topic_has_partitions_replicas_and_configs_of_options() -> None:
     ],
 )
 def test_rejects_invalid_values(name: str, value: str, words: str) -> None:
-    (fault,) = faults(CREATE | {name: value})
-    assert words in fault
+    (problem,) = problems(CREATE | {name: value})
+    assert words in problem
 
 
 @pytest.mark.parametrize("name", ["createTopic.partitions", "createTopic.config.retention.ms", "createTopic.config.*"])
 def test_rejects_option_without_effect(name: str) -> None:
-    assert faults(GIVEN | {name: "3"}) == (f"Option '{name}' has no effect unless 'createTopic' is 'true'.",)
+    assert problems(GIVEN | {name: "3"}) == (f"Option '{name}' has no effect unless 'createTopic' is 'true'.",)
 
 
 def test_rejects_create_topic_for_topics_of_a_column() -> None:
-    (fault,) = faults({"kafka.bootstrap.servers": "b:1", "createTopic": "true"})
-    assert fault.startswith("Option 'createTopic' requires the option 'topic': ")
+    (problem,) = problems({"kafka.bootstrap.servers": "b:1", "createTopic": "true"})
+    assert problem.startswith("Option 'createTopic' requires the option 'topic': ")

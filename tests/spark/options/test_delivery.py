@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from spark_kafka_sink.errors import ConfigurationError
-from spark_kafka_sink.exactly_once.delivery import ExactlyOnceOptions
-from spark_kafka_sink.spark.exactly_once import build_job_delivery, build_stream_delivery
+from spark_kafka_sink.exactly_once.settings import ExactlyOnceOptions
+from spark_kafka_sink.spark.exactly_once import build_job_settings, build_stream_settings
 from spark_kafka_sink.spark.options.parse import parse_options
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
 
@@ -17,10 +17,10 @@ def parse(**text: str) -> SinkOptions:
     return parse_options({"kafka.bootstrap.servers": "b:1", **text})
 
 
-def faults(**text: str) -> tuple[str, ...]:
+def problems(**text: str) -> tuple[str, ...]:
     with pytest.raises(ConfigurationError) as error:
         parse(**text)
-    return error.value.faults
+    return error.value.problems
 
 
 def test_returns_no_exactly_once_options_by_default() -> None:
@@ -89,35 +89,35 @@ def test_uses_transaction_timeout_of_user_in_any_notation(text: str) -> None:
 )
 def test_rejects_options_that_conflict_with_exactly_once(name: str, value: str, words: str) -> None:
     more = {"deadLetterTopic": "dead"} if name == "onRecordError" else {}
-    assert any(words in fault for fault in faults(**ONCE | {name: value} | more))
+    assert any(words in problem for problem in problems(**ONCE | {name: value} | more))
 
 
 @pytest.mark.parametrize(
     "name", ["transactionalIdPrefix", "idempotencyKey", "decisionLogTopic", "decisionLogReplication"]
 )
 def test_rejects_option_without_effect(name: str) -> None:
-    assert faults(**{name: "1"}) == (f"Option '{name}' has no effect unless 'deliveryGuarantee' is 'exactly-once'.",)
+    assert problems(**{name: "1"}) == (f"Option '{name}' has no effect unless 'deliveryGuarantee' is 'exactly-once'.",)
 
 
 def test_derives_stream_prefix_from_checkpoint_and_keeps_it_after_restart() -> None:
     first, again = (
-        build_stream_delivery(parse(**ONCE | {"checkpointLocation": path})) for path in ("/a/b", "file:/a/b/")
+        build_stream_settings(parse(**ONCE | {"checkpointLocation": path})) for path in ("/a/b", "file:/a/b/")
     )
-    other = build_stream_delivery(parse(**ONCE))
+    other = build_stream_settings(parse(**ONCE))
     assert first.prefix == again.prefix != other.prefix
     assert not first.has_user_prefix
 
 
 def test_stream_requires_a_stable_name_and_rejects_a_key() -> None:
     with pytest.raises(ConfigurationError, match="requires a name for this query that stays the same"):
-        build_stream_delivery(parse(deliveryGuarantee="exactly-once"))
+        build_stream_settings(parse(deliveryGuarantee="exactly-once"))
     with pytest.raises(ConfigurationError, match="'idempotencyKey' is for batch jobs"):
-        build_stream_delivery(parse(**ONCE, idempotencyKey="k"))
-    named = build_stream_delivery(parse(deliveryGuarantee="exactly-once", transactionalIdPrefix="orders"))
+        build_stream_settings(parse(**ONCE, idempotencyKey="k"))
+    named = build_stream_settings(parse(deliveryGuarantee="exactly-once", transactionalIdPrefix="orders"))
     assert (named.prefix, named.has_user_prefix) == ("orders", True)
 
 
 def test_job_uses_prefix_of_user_with_any_key() -> None:
     for more in ({}, {"idempotencyKey": "k"}):
-        named = build_job_delivery(parse(deliveryGuarantee="exactly-once", transactionalIdPrefix="orders", **more))
+        named = build_job_settings(parse(deliveryGuarantee="exactly-once", transactionalIdPrefix="orders", **more))
         assert (named.prefix, named.has_user_prefix, named.is_single_use) == ("orders", True, False)

@@ -41,5 +41,5 @@ def test_parses_ascending_and_descending_sort_columns() -> None:
 def test_rejects_invalid_values_and_options_without_effect(options: dict[str, str], words: str) -> None:
     with pytest.raises(ConfigurationError) as raised:
         parse(**options)
-    (fault,) = raised.value.faults
-    assert words in fault
+    (problem,) = raised.value.problems
+    assert words in problem

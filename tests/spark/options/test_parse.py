@@ -42,10 +42,10 @@ def parse(**more: str) -> SinkOptions:
     return parse_options(NEEDED | {name.replace("__", "."): value for name, value in more.items()})
 
 
-def faults(options: dict[str, str]) -> tuple[str, ...]:
+def problems(options: dict[str, str]) -> tuple[str, ...]:
     with pytest.raises(ConfigurationError) as raised:
         parse_options(options)
-    return raised.value.faults
+    return raised.value.problems
 
 
 def test_removes_kafka_prefix_in_any_case() -> None:
@@ -61,8 +61,8 @@ def test_trims_topic() -> None:
 
 @pytest.mark.parametrize("topic", ["", "a b", "x" * 250, "..", "umläut"])
 def test_rejects_invalid_topic_name(topic: str) -> None:
-    (fault,) = faults(NEEDED | {"topic": topic})
-    assert fault.startswith("Option 'topic' must be a topic name of ")
+    (problem,) = problems(NEEDED | {"topic": topic})
+    assert problem.startswith("Option 'topic' must be a topic name of ")
 
 
 def test_defaults_equal_java_client_except_bulk_defaults() -> None:
@@ -76,14 +76,14 @@ def test_defaults_equal_java_client_except_bulk_defaults() -> None:
 
 
 def test_reports_missing_bootstrap_servers_in_sparks_wording_with_all_other_faults() -> None:
-    found = faults({"kafka.acks": "2", "kafka.key.serializer": "x", "deadLetterTopic": "d", "tpoic": "t"})
+    found = problems({"kafka.acks": "2", "kafka.key.serializer": "x", "deadLetterTopic": "d", "tpoic": "t"})
     assert len(found) == 5
     assert "Kafka option bootstrap.servers is not set. Please make sure it is set and retry." in found
-    assert any("acks" in fault for fault in found)
+    assert any("acks" in problem for problem in found)
 
 
 def test_rejects_serializers_in_sparks_wording_with_remedy() -> None:
-    assert faults(NEEDED | {"kafka.key.serializer": "x", "kafka.value.serializer": "y"}) == (
+    assert problems(NEEDED | {"kafka.key.serializer": "x", "kafka.value.serializer": "y"}) == (
         "Kafka option 'key.serializer' is not supported as keys are serialized with ByteArraySerializer. "
         "Remove the option, and cast the column 'key' to STRING or BINARY, or set keyFormat.",
         "Kafka option 'value.serializer' is not supported as value are serialized with ByteArraySerializer. "
@@ -93,15 +93,15 @@ def test_rejects_serializers_in_sparks_wording_with_remedy() -> None:
 
 @pytest.mark.parametrize("name", ["onRecordError", "topic", "checkConnection", "createTopic.config.cleanup.policy"])
 def test_rejects_prefix_of_sink_option(name: str) -> None:
-    (fault,) = faults(NEEDED | {f"kafka.{name}": "x"})
-    assert fault == f"kafka.{name} is not an option of the Kafka producer: use '{name}', without the prefix."
+    (problem,) = problems(NEEDED | {f"kafka.{name}": "x"})
+    assert problem == f"kafka.{name} is not an option of the Kafka producer: use '{name}', without the prefix."
 
 
 @pytest.mark.parametrize("name", ["normalize.schemas", "basic.auth.user.info", "ssl.truststore.location"])
 def test_rejects_prefix_of_registry_option_if_a_format_uses_a_registry(name: str) -> None:
     """Otherwise, the option is ignored, as in Spark's own sink."""
-    (fault,) = faults(REGISTRY_FORMAT | {f"kafka.schema.registry.{name}": "x"})
-    assert fault.endswith(f"use 'schema.registry.{name}', without the prefix.")
+    (problem,) = problems(REGISTRY_FORMAT | {f"kafka.schema.registry.{name}": "x"})
+    assert problem.endswith(f"use 'schema.registry.{name}', without the prefix.")
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_rejects_registry_option_that_is_not_text_with_one_fault(option: dict[st
     }
     options = {f"schema.registry.{name}": value for name, value in (registry_options | option).items()}
     (name,) = option
-    assert faults(NEEDED | {"topic": "t", "valueFormat": "avro-confluent"} | options) == (
+    assert problems(NEEDED | {"topic": "t", "valueFormat": "avro-confluent"} | options) == (
         f"Option 'schema.registry.{name}' must be text in UTF-8 without NUL characters.",
     )
 
@@ -133,10 +133,10 @@ def test_rejects_credentials_of_serializers_if_a_format_uses_a_registry(
     prefix: str, name: str, sink_option: str
 ) -> None:
     """If they were ignored, requests to the registry would have no credentials."""
-    (fault,) = faults(REGISTRY_FORMAT | {prefix + name: "hush-hush"})
-    assert f"{prefix}{name}" in fault
-    assert fault.endswith(f". That is the name in Confluent's serializers. Instead, use {sink_option}")
-    assert "hush-hush" not in fault
+    (problem,) = problems(REGISTRY_FORMAT | {prefix + name: "hush-hush"})
+    assert f"{prefix}{name}" in problem
+    assert problem.endswith(f". That is the name in Confluent's serializers. Instead, use {sink_option}")
+    assert "hush-hush" not in problem
 
 
 @pytest.mark.parametrize("prefix", ["", "kafka.", "schema.registry."])
@@ -198,10 +198,10 @@ def test_ignored_options_exclude_producer_options() -> None:
 @pytest.mark.parametrize("prefix", ["", "schema.registry.", "kafka.", "kafka.schema.registry."])
 @pytest.mark.parametrize(("name", "source"), [("auto.register.schemas", "lookup"), ("use.latest.version", "latest")])
 def test_suggests_schema_source_for_option_of_confluents_serializers(prefix: str, name: str, source: str) -> None:
-    (fault,) = faults(REGISTRY_FORMAT | {prefix + name: "true"})
-    assert f"{prefix}{name}" in fault
-    assert ". That is the name in Confluent's serializers" in fault
-    assert f"Instead, use 'schemaSource', where '{source}' corresponds to " in fault
+    (problem,) = problems(REGISTRY_FORMAT | {prefix + name: "true"})
+    assert f"{prefix}{name}" in problem
+    assert ". That is the name in Confluent's serializers" in problem
+    assert f"Instead, use 'schemaSource', where '{source}' corresponds to " in problem
 
 
 @pytest.mark.parametrize("prefix", ["", "kafka."])
@@ -219,9 +219,9 @@ def test_suggests_schema_source_for_option_of_confluents_serializers(prefix: str
     ],
 )
 def test_suggests_option_for_name_in_confluents_serializers(prefix: str, name: str, suggestion: str) -> None:
-    (fault,) = faults(REGISTRY_FORMAT | {prefix + name: "x"})
-    assert f". That is the name in Confluent's serializers. Instead, use {suggestion}" in fault
-    assert "Did you mean" not in fault
+    (problem,) = problems(REGISTRY_FORMAT | {prefix + name: "x"})
+    assert f". That is the name in Confluent's serializers. Instead, use {suggestion}" in problem
+    assert "Did you mean" not in problem
 
 
 @pytest.mark.parametrize(
@@ -237,9 +237,9 @@ def test_suggests_option_for_name_in_confluents_serializers(prefix: str, name: s
     ],
 )
 def test_reports_invalid_value_with_name_as_the_job_wrote_it(name: str, value: str, words: str) -> None:
-    (fault,) = faults(NEEDED | {name: value})
-    assert words in fault
-    assert fault.count(value) <= 1
+    (problem,) = problems(NEEDED | {name: value})
+    assert words in problem
+    assert problem.count(value) <= 1
 
 
 @pytest.mark.parametrize(
@@ -262,9 +262,9 @@ def test_reports_invalid_value_with_name_as_the_job_wrote_it(name: str, value: s
     ],
 )
 def test_rejects_java_class_option_with_alternative_for_spark_jobs(options: dict[str, str], words: list[str]) -> None:
-    (fault,) = faults(NEEDED | {"kafka.security.protocol": "SSL"} | options)
-    assert all(part in fault for part in words)
-    assert "KafkaProducer" not in fault
+    (problem,) = problems(NEEDED | {"kafka.security.protocol": "SSL"} | options)
+    assert all(part in problem for part in words)
+    assert "KafkaProducer" not in problem
 
 
 @pytest.mark.parametrize(
@@ -275,39 +275,39 @@ def test_rejects_java_class_option_with_alternative_for_spark_jobs(options: dict
     ],
 )
 def test_error_of_java_class_option_advises_to_remove_it(name: str) -> None:
-    (fault,) = faults(NEEDED | {f"kafka.{name}": "a.B"})
-    assert "Remove the option" in fault
+    (problem,) = problems(NEEDED | {f"kafka.{name}": "a.B"})
+    assert "Remove the option" in problem
 
 
 @pytest.mark.parametrize("name", TABLE_AND_FILE_OPTIONS)
 def test_suggests_nothing_for_option_of_another_sink(name: str) -> None:
     for spelling in (name, name.lower(), name.upper()):
-        (fault,) = faults(NEEDED | {spelling: "x"})
-        assert fault == f"Option '{name}' is for tables or files and has no meaning for Kafka. Remove it."
+        (problem,) = problems(NEEDED | {spelling: "x"})
+        assert problem == f"Option '{name}' is for tables or files and has no meaning for Kafka. Remove it."
 
 
 @pytest.mark.parametrize("name", ["kafkaBootstrapServers", "Linger.ms", "fooBar"])
 def test_names_unknown_option_as_the_caller_wrote_it(name: str) -> None:
-    (fault,) = faults(NEEDED | {name: "x"})
-    assert fault.startswith(f"Unknown option '{name}'. ")
+    (problem,) = problems(NEEDED | {name: "x"})
+    assert problem.startswith(f"Unknown option '{name}'. ")
 
 
 @pytest.mark.parametrize("name", ["kafka.Foo.Bar", "kafka.lingerMs", "KAFKA.Foo", "kafka.Basic.Auth.User.Info"])
 def test_names_unknown_kafka_option_as_the_caller_wrote_it(name: str) -> None:
-    (fault,) = faults(REGISTRY_FORMAT | {name: "x"})
-    assert fault.startswith(f"{name} is not an option of the Kafka producer.")
+    (problem,) = problems(REGISTRY_FORMAT | {name: "x"})
+    assert problem.startswith(f"{name} is not an option of the Kafka producer.")
 
 
 @pytest.mark.parametrize("name", ["kafka.Linger.Ms", "kafka.LINGER.MS"])
 def test_names_known_kafka_option_as_documented(name: str) -> None:
-    (fault,) = faults(NEEDED | {name: "x"})
-    assert fault.startswith("kafka.linger.ms must be ")
+    (problem,) = problems(NEEDED | {name: "x"})
+    assert problem.startswith("kafka.linger.ms must be ")
 
 
 @pytest.mark.parametrize("name", ASYNC_PROGRESS_OPTIONS)
 def test_rejects_async_progress_tracking_by_name(name: str) -> None:
-    (fault,) = faults(NEEDED | {name.lower(): "true"})
-    assert fault == (
+    (problem,) = problems(NEEDED | {name.lower(): "true"})
+    assert problem == (
         f"Option '{name}' is not supported: Spark tracks progress asynchronously only for its own Kafka sink. "
         "Remove it."
     )
@@ -325,9 +325,9 @@ def test_rejects_async_progress_tracking_by_name(name: str) -> None:
     ],
 )
 def test_faults_name_options_as_the_job_writes_them(options: dict[str, str]) -> None:
-    for fault in faults(NEEDED | options):
-        assert add_kafka_prefix(fault) == fault
-        assert "kafka." in fault
+    for problem in problems(NEEDED | options):
+        assert add_kafka_prefix(problem) == problem
+        assert "kafka." in problem
 
 
 def test_accepts_sparks_own_stream_options() -> None:
@@ -340,16 +340,16 @@ def test_accepts_include_headers(text: str) -> None:
 
 
 def test_accepts_only_true_and_false_as_boolean() -> None:
-    (fault,) = faults(NEEDED | {"checkConnection": "maybe"})
-    assert fault == "Option 'checkConnection' must be true or false. It is 'maybe'."
+    (problem,) = problems(NEEDED | {"checkConnection": "maybe"})
+    assert problem == "Option 'checkConnection' must be true or false. It is 'maybe'."
 
 
 def test_dead_letters_require_both_options() -> None:
     assert parse(onRecordError="deadletter", deadLetterTopic="dead").dead_letter_topic == "dead"
     assert parse(onRecordError="FAIL").dead_letter_topic is None
-    assert "'deadLetterTopic' must be set" in faults(NEEDED | {"onRecordError": "deadLetter"})[0]
-    assert "has no effect" in faults(NEEDED | {"deadLetterTopic": "dead"})[0]
-    assert "must be one of fail, deadLetter. It is 'ignore'." in faults(NEEDED | {"onRecordError": "ignore"})[0]
+    assert "'deadLetterTopic' must be set" in problems(NEEDED | {"onRecordError": "deadLetter"})[0]
+    assert "has no effect" in problems(NEEDED | {"deadLetterTopic": "dead"})[0]
+    assert "must be one of fail, deadLetter. It is 'ignore'." in problems(NEEDED | {"onRecordError": "ignore"})[0]
 
 
 @pytest.mark.parametrize(
@@ -366,8 +366,8 @@ def test_rejects_one_topic_for_two_options(first: str, second: str) -> None:
     """Rows and reports must stay out of the decision log, because no query of the cluster could read past them."""
     log = {"deliveryGuarantee": "exactly-once"} if second == "decisionLogTopic" else {}
     letters = {"onRecordError": "deadLetter"} if "deadLetterTopic" in (first, second) else {}
-    (fault,) = faults(NEEDED | log | letters | {first: "t", second: " t "})
-    assert fault == f"Option '{first}' is 't', and so is '{second}'. Set a different topic for each."
+    (problem,) = problems(NEEDED | log | letters | {first: "t", second: " t "})
+    assert problem == f"Option '{first}' is 't', and so is '{second}'. Set a different topic for each."
 
 
 SECRETS = {
@@ -389,7 +389,7 @@ def test_repr_of_options_contains_no_secret() -> None:
 
 def test_errors_about_options_contain_no_secret() -> None:
     wrong = {"kafka.sasl.jaas.config": "nonsense hush-3", "kafka.ssl.keystore.key": "hush-4", "kafka.acks": "5"}
-    text = "\n".join(faults(NEEDED | SECRETS | wrong | {"kafka.sasl.jaas.confg": "hush-5"}))
+    text = "\n".join(problems(NEEDED | SECRETS | wrong | {"kafka.sasl.jaas.confg": "hush-5"}))
     assert "acks" in text
     assert "sasl.jaas.confg" in text
     assert "hush-" not in text

@@ -8,7 +8,7 @@ from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
 from spark_kafka_sink.producer.options import PRODUCER_OPTIONS
 from spark_kafka_sink.spark.options.names import JAVA_CLASS_OPTION_REMEDIES, PRODUCER_OPTION_NAMES
 from spark_kafka_sink.spark.options.parse import parse_options
-from tests.spark.options.test_parse import NEEDED, faults
+from tests.spark.options.test_parse import NEEDED, problems
 
 KAFKA_CALLBACK_HANDLER = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler"
 
@@ -17,25 +17,25 @@ KAFKA_CALLBACK_HANDLER = "org.apache.kafka.common.security.oauthbearer.OAuthBear
 def test_error_for_missing_prefix_suggests_only_options_that_can_be_set(name: str) -> None:
     option = PRODUCER_OPTIONS.get(name) or SECURITY_OPTIONS[name]
     is_rejected = bool(option.unsupported_reason) or name == "transactional.id"
-    (fault,) = faults(NEEDED | {name: "com.example.Mine"})
-    assert fault.startswith(f"Unknown option '{name}'. ")
-    assert (f": use 'kafka.{name}'." in fault) != is_rejected
+    (problem,) = problems(NEEDED | {name: "com.example.Mine"})
+    assert problem.startswith(f"Unknown option '{name}'. ")
+    assert (f": use 'kafka.{name}'." in problem) != is_rejected
     if is_rejected:
-        (prefixed_fault,) = faults(NEEDED | {f"kafka.{name}": "com.example.Mine"})
-        assert fault == f"Unknown option '{name}'. {prefixed_fault}"
-        assert JAVA_CLASS_OPTION_REMEDIES.get(name, "") in fault
+        (prefixed_problem,) = problems(NEEDED | {f"kafka.{name}": "com.example.Mine"})
+        assert problem == f"Unknown option '{name}'. {prefixed_problem}"
+        assert JAVA_CLASS_OPTION_REMEDIES.get(name, "") in problem
 
 
 def test_error_for_missing_prefix_names_invalid_value_too() -> None:
-    (fault,) = faults(NEEDED | {"partitioner.class": "com.example.Mine"})
-    (prefixed_fault,) = faults(NEEDED | {"kafka.partitioner.class": "com.example.Mine"})
-    assert fault.endswith(f": use 'kafka.partitioner.class'. {prefixed_fault}")
-    assert "column 'partition'" in prefixed_fault
+    (problem,) = problems(NEEDED | {"partitioner.class": "com.example.Mine"})
+    (prefixed_problem,) = problems(NEEDED | {"kafka.partitioner.class": "com.example.Mine"})
+    assert problem.endswith(f": use 'kafka.partitioner.class'. {prefixed_problem}")
+    assert "column 'partition'" in prefixed_problem
 
 
 def test_error_for_missing_prefix_of_callback_handler_does_not_suggest_the_prefix() -> None:
-    (fault,) = faults(NEEDED | {"sasl.login.callback.handler.class": "com.example.Mine"})
-    assert fault == (
+    (problem,) = problems(NEEDED | {"sasl.login.callback.handler.class": "com.example.Mine"})
+    assert problem == (
         "Unknown option 'sasl.login.callback.handler.class'. kafka.sasl.login.callback.handler.class cannot be set: it "
         "would load a Java class. Remove the option. For other sources of tokens, set "
         "kafka.sasl.oauthbearer.token.callback to a function."
@@ -52,8 +52,8 @@ def test_error_for_missing_prefix_of_callback_handler_does_not_suggest_the_prefi
 )
 def test_error_for_missing_prefix_suggests_prefix_for_accepted_default(name: str, value: str) -> None:
     parse_options(NEEDED | {f"kafka.{name}": value})
-    (fault,) = faults(NEEDED | {name: value})
-    assert fault.endswith(f": use 'kafka.{name}'.")
+    (problem,) = problems(NEEDED | {name: value})
+    assert problem.endswith(f": use 'kafka.{name}'.")
 
 
 @pytest.mark.parametrize(
@@ -69,8 +69,8 @@ def test_error_for_missing_prefix_suggests_prefix_for_accepted_default(name: str
     ],
 )
 def test_suggests_option_for_misspelt_name(name: str, suggestion: str) -> None:
-    (fault,) = faults(NEEDED | {name: "x"})
-    assert suggestion in fault
+    (problem,) = problems(NEEDED | {name: "x"})
+    assert suggestion in problem
 
 
 @pytest.mark.parametrize(
@@ -86,8 +86,8 @@ def test_suggests_option_for_misspelt_name(name: str, suggestion: str) -> None:
     ],
 )
 def test_suggests_options_of_value_and_key_for_name_without_part(name: str, suggestion: str) -> None:
-    (fault,) = faults(NEEDED | {name: "x"})
-    assert fault == f"Unknown option '{name}'. Did you mean {suggestion}?"
+    (problem,) = problems(NEEDED | {name: "x"})
+    assert problem == f"Unknown option '{name}'. Did you mean {suggestion}?"
 
 
 @pytest.mark.parametrize(
@@ -105,9 +105,9 @@ def test_suggests_options_of_value_and_key_for_name_without_part(name: str, sugg
 def test_tells_to_remove_option_that_is_also_set_under_its_correct_name(
     name: str, correct_name: str, value: str
 ) -> None:
-    (fault,) = faults(NEEDED | {"createTopic": "true", "topic": "t", name: "0", correct_name: value})
-    assert fault.endswith(f". '{correct_name}' is also set: remove '{name}'.")
-    assert "use '" not in fault
+    (problem,) = problems(NEEDED | {"createTopic": "true", "topic": "t", name: "0", correct_name: value})
+    assert problem.endswith(f". '{correct_name}' is also set: remove '{name}'.")
+    assert "use '" not in problem
 
 
 @pytest.mark.parametrize(
@@ -123,26 +123,26 @@ def test_tells_to_remove_option_that_is_also_set_under_its_correct_name(
     ],
 )
 def test_suggestion_includes_rejection_of_option_that_cannot_be_set(name: str, rejected_name: str) -> None:
-    (fault,) = faults(NEEDED | {name: "x"})
-    (rejection,) = faults(NEEDED | {f"kafka.{rejected_name}": "x"})
-    assert f" kafka.{rejected_name}" in fault
-    assert fault.endswith(rejection)
+    (problem,) = problems(NEEDED | {name: "x"})
+    (rejection,) = problems(NEEDED | {f"kafka.{rejected_name}": "x"})
+    assert f" kafka.{rejected_name}" in problem
+    assert problem.endswith(rejection)
 
 
 def test_suggestion_does_not_reject_accepted_default() -> None:
-    (fault,) = faults(NEEDED | {"kafka.enable_metrics_push": "false"})
-    assert fault.endswith(" Use the name with dots: kafka.enable.metrics.push.")
+    (problem,) = problems(NEEDED | {"kafka.enable_metrics_push": "false"})
+    assert problem.endswith(" Use the name with dots: kafka.enable.metrics.push.")
 
 
 @pytest.mark.parametrize("name", ["default.topic.config", "createTopic.configs", "createTopics.config.x"])
 def test_suggests_no_pattern_of_option_names(name: str) -> None:
-    (fault,) = faults(NEEDED | {name: "x"})
-    assert "createTopic.config.*" not in fault
+    (problem,) = problems(NEEDED | {name: "x"})
+    assert "createTopic.config.*" not in problem
 
 
 def test_rejects_unknown_option_without_similar_name() -> None:
-    (fault,) = faults(NEEDED | {"zzzzzz": "1"})
-    assert "Unknown option 'zzzzzz'" in fault
+    (problem,) = problems(NEEDED | {"zzzzzz": "1"})
+    assert "Unknown option 'zzzzzz'" in problem
 
 
 @pytest.mark.parametrize(
@@ -158,6 +158,6 @@ def test_rejects_unknown_option_without_similar_name() -> None:
     ],
 )
 def test_suggests_kafka_option_for_name_of_another_client(name: str, advice: str) -> None:
-    (fault,) = faults(NEEDED | {name: "hush-hush"})
-    assert advice in fault
-    assert "hush-hush" not in fault
+    (problem,) = problems(NEEDED | {name: "hush-hush"})
+    assert advice in problem
+    assert "hush-hush" not in problem

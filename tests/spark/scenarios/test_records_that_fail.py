@@ -163,7 +163,7 @@ def test_valid_records_of_rejected_batch_fail_without_dead_letters(broker: Embed
     with pytest.raises(DeliveryError) as error:
         write_rows(options(broker), plan, iter([rows]), pool)
     assert "InvalidRecordError: " in str(error.value)
-    assert "BatchRefusedError: " in str(error.value)
+    assert "BatchRejectedError: " in str(error.value)
     assert '.option("onRecordError", "deadLetter")' in str(error.value)
     assert values(broker, "compacted") == []
 

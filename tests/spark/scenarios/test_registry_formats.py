@@ -62,10 +62,10 @@ def encode_rows(registry: FakeRegistry, **options: str) -> list[bytes]:
     return rows
 
 
-def faults(**options: str) -> str:
+def problems(**options: str) -> str:
     with pytest.raises(ConfigurationError) as error_info:
         parse_options(NEEDED | {name.replace("__", "."): value for name, value in options.items()})
-    return "\n".join(error_info.value.faults)
+    return "\n".join(error_info.value.problems)
 
 
 def test_confluents_deserializer_reads_records(registry: FakeRegistry) -> None:
@@ -312,13 +312,13 @@ def test_tasks_get_no_registry_secrets(registry: FakeRegistry) -> None:
     ],
 )
 def test_rejects_invalid_registry_options(options: dict[str, str], message: str) -> None:
-    assert message in faults(**options)
+    assert message in problems(**options)
 
 
 def test_invalid_key_format_is_the_only_fault_of_ignored_schema_id() -> None:
     url = {"schema__registry__url": "http://registry:8081"}
-    (fault,) = faults(**{**CONFLUENT_KEYS, **url, "valueFormat": "avro-confluent", "keyFormat": "x"}).splitlines()
-    assert fault.startswith("Option 'keyFormat' must be one of")
+    (problem,) = problems(**{**CONFLUENT_KEYS, **url, "valueFormat": "avro-confluent", "keyFormat": "x"}).splitlines()
+    assert problem.startswith("Option 'keyFormat' must be one of")
 
 
 @pytest.mark.parametrize(
@@ -332,7 +332,7 @@ def test_invalid_key_format_is_the_only_fault_of_ignored_schema_id() -> None:
     ],
 )
 def test_rejects_a_registry_url_for_formats_without_a_registry(options: dict[str, str], remedy: str) -> None:
-    assert remedy in faults(schema__registry__url="http://registry:8081", **options)
+    assert remedy in problems(schema__registry__url="http://registry:8081", **options)
 
 
 def test_rejects_schema_without_subject_for_topics_of_a_column() -> None:
@@ -348,4 +348,4 @@ def test_repr_of_options_contains_no_secret() -> None:
     secret = {"schema.registry.basic.auth.user.info": "alice:s3cret", "schema.registry.ssl.keystore.password": "s3cret"}
     options = parse_options(NEEDED | sink_options | {name: value for name, value in secret.items() if "basic" in name})
     assert "s3cret" not in repr(options)
-    assert "s3cret" not in faults(**sink_options, **secret)
+    assert "s3cret" not in problems(**sink_options, **secret)

@@ -1,4 +1,4 @@
-"""Delivery: the exactly-once settings of one query or job.
+"""The exactly-once settings of one query or job.
 
 The most important one is the prefix: the name of the query or job, with which all of its transactional ids begin. The
 decision log, the topic that records which batches are committed, stores the state of the query or job under this name.
@@ -49,8 +49,8 @@ class ExactlyOnceOptions:
 
 
 @dataclass(frozen=True)
-class Delivery:
-    """The options of one query or job, and the values derived from them."""
+class ExactlyOnceSettings:
+    """The exactly-once options of one query or job, and the values derived from them."""
 
     client_config: ClientConfig = field(repr=False)
     prefix: str
