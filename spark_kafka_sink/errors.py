@@ -336,8 +336,8 @@ class UnsupportedVersionError(KafkaSinkError):
 class BrokerError(KafkaSinkError):
     """The broker returned an error.
 
-    `code`: Kafka's error code.
-    `name`: the name of the error code, such as NOT_LEADER_OR_FOLLOWER.
+    - `code`: Kafka's error code
+    - `name`: the name of the error code, such as NOT_LEADER_OR_FOLLOWER
     """
 
     def __init__(self, message: str, *, code: int, name: str, destination: str = "") -> None:

@@ -72,6 +72,14 @@ def test_api_reference_lists_errors_and_no_internal_names(site: Path) -> None:
     assert not names & {"testing.Control.collect_effects", "testing.Control.add", "testing.Control.has_rules"}
 
 
+def test_api_reference_lists_each_parameter_as_an_item(site: Path) -> None:
+    """Lines that only begin with a parameter's name would be rendered as one paragraph."""
+    page = (site / "api.html").read_text()
+    assert "<li><code>topics</code>: number of partitions by topic name</li>" in page
+    assert "<li><code>callback</code>: called as callback(metadata, error)" in page
+    assert re.findall(r"<p><code>\w+</code>(?:, <code>\w+</code>)*: .*", page) == []
+
+
 def test_published_site_has_edit_links_and_version_selector(site: Path) -> None:
     """The published site is that of `make docs` with additional settings. Both are built with --strict."""
     page = (site / "quickstart.html").read_text()

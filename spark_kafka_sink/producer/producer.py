@@ -130,11 +130,14 @@ class KafkaProducer(TransactionalProducer, TableCalls):
     ) -> None:
         """Validate the options and start the sender thread. Raise ConfigurationError with all invalid options.
 
-        `key_serializer`, `value_serializer`: convert keys and values to bytes; by default, they are bytes, str or None.
-        `interceptors`: called with each record that is passed to send(), and with its result.
-        `partitioner`: chooses the partition of each record that is passed to send() without a partition.
-        `flush_at_exit`: how many seconds the interpreter waits at exit for the last records if the producer was not
-        closed.
+        - `config`: options by Java's names
+        - `key_serializer`, `value_serializer`: convert keys and values to bytes; by default, these are bytes, str or
+          None
+        - `interceptors`: called with each record that is passed to send(), and with its result
+        - `partitioner`: chooses the partition of each record that is passed to send() without a partition
+        - `flush_at_exit`: how many seconds the interpreter waits at exit for the last records if the producer was not
+          closed
+        - `options`: options as keywords, with underscores instead of dots. Set each option either here or in `config`
         """
         parsed_config = ProducerConfig.parse(merge_keywords(config, options))
         reuse_freed_memory()
@@ -250,6 +253,14 @@ class KafkaProducer(TransactionalProducer, TableCalls):
     ) -> SendFuture:
         """Send one record, passed as a ProducerRecord or as separate arguments, and return its future.
 
+        - `topic`: a topic name, or a ProducerRecord instead of all record fields
+        - `value`, `key`: bytes, str, None, or what the serializer accepts
+        - `headers`: a dict, or (name, value) pairs if a name occurs more than once
+        - `partition`: by default determined by the key, or chosen by the producer if there is no key
+        - `timestamp_ms`: milliseconds since 1970; by default, the time of the call
+        - `callback`: called as callback(metadata, error) on the sender thread, or within send() if the record fails
+          there; `error` is None if the record was stored
+
         The call waits at most max.block.ms for the topic's partitions and for memory. Errors are reported through the
         future; only invalid argument types and misuse, such as sending after close(), raise immediately.
 
@@ -336,13 +347,13 @@ class KafkaProducer(TransactionalProducer, TableCalls):
     ) -> ColumnsFuture:
         """Send all rows of the columns and return one future. Its result contains the rows that were not written.
 
-        `partition`: a partition for all rows, or an array with the partition of each row. If a row has no partition
-        (null, or None for all rows), its key determines the partition. Without a key, the configured partitioner does.
-
-        `keep_row_indices`: record in the result which rows each stored range contains. This takes 8 bytes per row.
-
-        `ignored_key_bytes`: the number of bytes at the start of each key that do not affect its partition, such as the
-        5 bytes of a schema id.
+        - `topic`: the topic of all rows
+        - `columns`: the values, and optionally the keys, headers and timestamps of the rows
+        - `partition`: a partition for all rows, or an array with the partition of each row. If a row has no partition
+          (null, or None for all rows), its key determines the partition. Without a key, the configured partitioner does
+        - `keep_row_indices`: record in the result which rows each stored range contains. This takes 8 bytes per row
+        - `ignored_key_bytes`: the number of bytes at the start of each key that do not affect its partition, such as
+          the 5 bytes of a schema id
 
         Example:
 

@@ -82,19 +82,19 @@ class TableCalls:
     ) -> TableResult:
         """Send all rows of a table or a stream, and wait until each row is acknowledged or has failed.
 
-        `table` is an object that exports Arrow columns, such as a table of pyarrow, polars, DuckDB, pandas or Daft.
-        `key`, `value`, `headers`, `partition` and `timestamp` are the names of columns. The default for each argument
-        is the column with its name. `partition` may also be a partition number. If `topic` is None, each row is sent to
-        the topic in its column `topic`.
+        - `topic`: the topic of all rows; None to send each row to the topic in its column `topic`
+        - `table`: an object that exports Arrow columns, such as a table of pyarrow, polars, DuckDB, pandas or Daft
+        - `key`, `value`, `headers`, `partition`, `timestamp`: the names of columns. The default for each argument is
+          the column with its name. `partition` may also be a partition number
+        - `max_failed_rows`: reading stops once more than this number of rows have failed
+        - `progress`: draw a progress bar if standard error is a terminal
+        - `formats`: `value_format` and `key_format` encode the columns that `value` or `key` names into the value or
+          the key. If `value` names no columns, all other columns are encoded into the value. The other arguments
+          (`value_schema`, `schema_registry_url`, ...) are options of the Spark sink, written with underscores
 
-        `value_format` and `key_format` encode the columns that `value` or `key` names into the value or the key. If
-        `value` names no columns, all other columns are encoded into the value. The format arguments (`value_schema`,
-        `schema_registry_url`, ...) are options of the Spark sink, written with underscores.
-
-        Reading stops once more than `max_failed_rows` rows have failed. If an exception is raised, even one from the
-        stream, its attribute `table_result` is the result of the rows that were read before. After a KeyboardInterrupt,
-        the result covers only the rows that were completed by then. Other rows that were sent may complete later.
-        `progress` draws a progress bar if standard error is a terminal.
+        If an exception is raised, even one from the stream, its attribute `table_result` is the result of the rows that
+        were read before. After a KeyboardInterrupt, the result covers only the rows that were completed by then. Other
+        rows that were sent may complete later.
 
         If this method raises any exception in a transaction, even a KeyboardInterrupt, the transaction can only be
         aborted, because rows of the table are missing.

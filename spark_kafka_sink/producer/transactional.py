@@ -78,8 +78,8 @@ class TransactionalProducer:
         Earlier producers with the same transactional id are fenced, and their open transaction is aborted. Call the
         method again after another process has ended a transaction of this producer.
 
-        `transactional_id`: replaces the configured transactional.id. With it, a program that runs tasks one after
-        another can use the same producer for each task's own id.
+        - `transactional_id`: replaces the configured transactional.id. With it, a program that runs tasks one after
+          another can use the same producer for each task's own id
 
         Example:
 

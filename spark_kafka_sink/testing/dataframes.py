@@ -36,6 +36,8 @@ def _create_frame(spark: SparkSession, records: pa.Table) -> DataFrame:
 def assert_topic_equals(expected: DataFrame, topic: KafkaTopic, *, in_order: bool = False) -> None:
     """Assert that a topic has exactly the rows of `expected`. If not, raise chispa's DataFramesNotEqualError.
 
+    - `in_order`: whether the order of rows matters. If True, the topic's rows are sorted by partition and offset
+
     Only the columns of `expected` are compared. Their types determine how the topic's columns are converted:
 
     - A string column compares bytes as text.
@@ -43,8 +45,6 @@ def assert_topic_equals(expected: DataFrame, topic: KafkaTopic, *, in_order: boo
       struct; a null field equals a missing one.
     - A map column compares headers as a map.
     - A bigint column compares the timestamp in milliseconds.
-
-    `in_order`: whether the order of rows matters. If True, the topic's rows are sorted by partition and offset.
     """
     try:
         from chispa import DataFramesNotEqualError, assert_df_equality

@@ -129,27 +129,27 @@ def embedded_broker(  # noqa: PLR0913 - one keyword for each setting
 ) -> EmbeddedBroker:
     """Start a broker, or a cluster of several nodes, for use in a `with` block.
 
-    topics               number of partitions by topic name
-    nodes                number of nodes; each one listens on a port of its own
-    racks                rack of each node, like Kafka's broker.rack
-    auto_create_topics   create missing topics when clients request them, with `default_partitions` partitions
-    max_message_bytes    largest size of a batch in bytes, like Kafka's message.max.bytes
-    transaction_version  2, or 1 as in brokers before Kafka 4
-    discard              acknowledge and count records without storing them, to measure clients
-    check_records        validate the records of each batch, as Kafka does; if False, only its header and CRC
-    tls                  True: encrypt with generated certificates; "mutual": clients present a certificate as well.
-                         Requires trustme
-    users                passwords by name; clients must log in. `client_options` contain the login of the first user
-    mechanism            SASL mechanism of `client_options`: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512
-    security             your own certificates and mechanisms (ListenerSecurity), instead of tls and users
-    data                 directory in which topics are stored, so that they survive the broker
-    host                 address to listen on. For 0.0.0.0, all interfaces, set `advertised_host` to a name of this
-                         machine that clients can resolve
-    port                 port of the first node; the other nodes use the ports after it. 0: any free ports
-    num_network_threads  threads that read requests and write responses, like Kafka's num.network.threads
-    num_io_threads       threads that handle requests, like num.io.threads; 0: the network threads handle them
-    queued_max_requests  requests that may wait for an I/O thread, like queued.max.requests
-    seed                 seed of the random choices in `control`
+    - `topics`: number of partitions by topic name
+    - `nodes`: number of nodes; each one listens on a port of its own
+    - `racks`: rack of each node, like Kafka's broker.rack
+    - `auto_create_topics`: create missing topics when clients request them, with `default_partitions` partitions
+    - `max_message_bytes`: largest size of a batch in bytes, like Kafka's message.max.bytes
+    - `transaction_version`: 2, or 1 as in brokers before Kafka 4
+    - `discard`: acknowledge and count records without storing them, to measure clients
+    - `check_records`: validate the records of each batch, as Kafka does; if False, only its header and CRC
+    - `tls`: True to encrypt with generated certificates; "mutual" if clients must present a certificate as well.
+      Requires trustme
+    - `users`: passwords by name; clients must log in. `client_options` contains the login of the first user
+    - `mechanism`: SASL mechanism of `client_options`: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512
+    - `security`: your own certificates and mechanisms (ListenerSecurity), instead of `tls` and `users`
+    - `data`: directory in which topics are stored, so that they survive the broker
+    - `host`: address to listen on. For 0.0.0.0, all interfaces, set `advertised_host` to a name of this machine that
+      clients can resolve
+    - `port`: port of the first node; the other nodes use the ports after it. 0 for any free ports
+    - `num_network_threads`: threads that read requests and write responses, like Kafka's num.network.threads
+    - `num_io_threads`: threads that handle requests, like num.io.threads; 0 if the network threads handle them
+    - `queued_max_requests`: requests that may wait for an I/O thread, like queued.max.requests
+    - `seed`: seed of the random choices in `control`
     """
     _check_security(tls=tls, users=users, security=security)
     ports = _list_ports(port, nodes)

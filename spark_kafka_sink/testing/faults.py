@@ -42,9 +42,10 @@ class Faults:
     ) -> Faults:
         """Select the requests that the fault affects: `broker.faults.on(topic="orders", nth=2).loses_responses()`.
 
-        request    Kafka's name of the API (PRODUCE, METADATA, INIT_PRODUCER_ID, END_TXN, ...), or None for all
-        partition  a partition of `topic`; requires `topic`
-        nth        the first selected request that the fault affects, counted from 1
+        - `request`: Kafka's name of the API (PRODUCE, METADATA, INIT_PRODUCER_ID, END_TXN, ...), or None for all
+        - `topic`, `node`: only requests for this topic, or to this node
+        - `partition`: a partition of `topic`; requires `topic`
+        - `nth`: the first selected request that the fault affects, counted from 1
         """
         return replace(self, _request=request, _topic=topic, _partition=partition, _node=node, _nth=nth)
 

@@ -52,7 +52,7 @@ def read_topic(
     The columns are key, value, topic, partition, offset, timestamp, timestampType and headers. Raise DataError if
     the records need more than `max_bytes` of memory.
 
-    `isolation`: read_committed or read_uncommitted.
-    `options`: client options, such as security settings.
+    - `isolation`: read_committed or read_uncommitted
+    - `options`: client options, such as security settings
     """
     return read_topic_table(bootstrap, topic, isolation=isolation, options=options, max_bytes=max_bytes)
