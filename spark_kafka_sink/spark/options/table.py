@@ -62,26 +62,26 @@ _OPTIONS = (
         SinkOptions.report_path,
         build_checked_text_parser(find_path_error),
         "file, or directory on any file system, to which the driver "
-        "[writes](security.md#decide-who-may-set-options) a JSON report for each commit",
+        "[writes](security.md#decide-who-may-set-options) a JSON report of each write, committed or failed",
     ),
     Option(
         "reportTopic",
         SinkOptions.report_topic,
         parse_topic_name,
-        "topic to which the driver writes a JSON report for each commit",
+        "topic to which the driver writes a JSON report of each write, committed or failed",
     ),
     Option(
         "reportCallback",
         SinkOptions.report_callback,
         parse_optional_text,
         "Python function, as `module:function`, that the driver "
-        "[imports and calls](security.md#decide-who-may-set-options) with a report of each commit",
+        "[imports and calls](security.md#decide-who-may-set-options) with a report of each write, committed or failed",
     ),
     Option(
         "receipt",
         SinkOptions.include_digests,
         parse_boolean,
-        "add a digest of the rows of each partition to the report of each commit, so that `pykafka verify` can later "
+        "add a digest of the rows of each partition to the report of each write, so that `pykafka verify` can later "
         "[check the topic](receipts.md)",
     ),
     Option(
