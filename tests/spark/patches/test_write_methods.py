@@ -247,7 +247,7 @@ def test_error_names_unreachable_advertised_address(rows: DataFrame, spark: Spar
         servers = broker.bootstrap_servers.replace("kafka.invalid", "127.0.0.1")
         writer = rows.write.format("pykafka").option("topic", "t").option("kafka.bootstrap.servers", servers)
         error = str(get_write_error(writer.save, spark))
-    assert "broker 0 (kafka.invalid:" in error
+    assert "Broker 0 (kafka.invalid:" in error
     assert "the name cannot be resolved" in error
     assert "The broker advertises this address (advertised.listeners)" in error
 
