@@ -308,7 +308,7 @@ def test_rejects_prefix_in_use_with_another_checkpoint_without_affecting_its_own
     with (
         assert_no_new_epoch(query.broker),
         pytest.raises(
-            ExactlyOnceError, match=r"in use by a query with the checkpoint /checkpoint.*specify it as before"
+            ExactlyOnceError, match=r"(?s)in use by a query with the checkpoint /checkpoint.*specify it as before"
         ),
     ):
         query.with_new_driver(checkpoint="/other").begin()
