@@ -125,9 +125,9 @@ class _OpenFile(NamedTuple):
 
 
 def open_input_file(path: Path, columns: InputColumns, headers: Headers) -> tuple[pa.RecordBatchReader, int | None]:
-    """Return a reader for the rows, and the row count, or None if the format does not record one.
+    """Return a reader for the rows, and the row count (None if the file does not contain it).
 
-    Raise ConfigurationError if the file cannot be read or does not have each column exactly once, and DataError if a
+    Raise ConfigurationError if the file cannot be read, or if a column is missing or duplicated, and DataError if a
     column's type is unsupported.
     """
     try:

@@ -189,7 +189,7 @@ def _print_finish_result(finish_result: FinishResult | None, prefix: str, action
     if finish_result is None:
         print(
             f"There are no longer any decided transactions with the prefix {prefix}: another process has finished "
-            "them, or has given up those that were lost."
+            "them, or has given up on those that were lost."
         )
         return 0
     print(f"Committed: {', '.join(finish_result.committed_ids) or 'nothing'}.")
@@ -206,7 +206,7 @@ def _print_finish_result(finish_result: FinishResult | None, prefix: str, action
         verb = "may be" if len(forgotten_ids) == len(rejections) else "are"
         print(
             "The decision was not marked as done, and transactions of other attempts were not ended, because rows "
-            f"{verb} missing from the topic. To do both all the same, run give-up."
+            f"{verb} missing from the topic. To do both anyway, run give-up."
         )
     if rejections:
         print(MISSING_ROWS_REMEDY)

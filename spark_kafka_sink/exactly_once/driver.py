@@ -400,10 +400,10 @@ class Driver:
         )
 
     def abort_unreported(self, start_name: str) -> bool:
-        """Abort the batch in progress without its BatchStart. Return whether it was aborted.
+        """Abort the batch in progress, whose BatchStart is not available. Return whether it was aborted.
 
-        This is for a query that was stopped before any task had reported. Nothing is aborted if a batch is decided or
-        being decided, or if a newer driver has taken over.
+        This is for a query that was stopped before any task had reported. Nothing is aborted if the decision to commit
+        is or may be in the log, or if a newer driver has taken over.
 
         `start_name`: the name of this start of the query, without the suffix for a batch.
         """

@@ -6,12 +6,12 @@ elements and a 0; an empty array or map is a single 0. A union consists of the b
 in a string is replaced by U+FFFD, because readers such as fastavro reject it.
 
 Each column has a writer: a function that encodes the column and returns its bytes as pieces (binary_pieces.py). The
-writers are built from the schema and the column types. The driver builds them as well, so that a column that does not
-fit the schema raises SchemaError before any row is written.
+writers are built from the schema and the column types. The driver builds them as well, so that a column
+that does not fit the schema is reported as SchemaError before any row is written.
 
 Numbers, lengths and branch indices are encoded as `Field`s, which have up to 8 bytes per row (records/fields.py). A
-number that needs more bytes takes several of them. Because a record contains no names, the fields of adjacent numeric
-columns directly follow each other. Adjacent fields are merged as long as they fit into 8 bytes together.
+number that needs more bytes is split over several fields. Because a record contains no names, the fields of adjacent
+numeric columns directly follow each other. Adjacent fields are merged as long as they fit into 8 bytes together.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Operations on Arrow's binary arrays: build constants, join arrays, select rows, set and replace nulls.
 
 To encode a nested type, build a binary array for each field, and join the arrays row by row in a single Arrow call. The
-arrays and constants that are joined are called pieces. A join costs 10 to 15 ns per piece and row, so combine adjacent
+arrays and constants that are joined are called pieces. A join costs 10 to 15 ns per piece per row, so combine adjacent
 constants into one piece.
 
 Constants are built from bytes, because `pa.scalar` imports pandas (see records/arrays.py).
@@ -32,7 +32,7 @@ _BINARY = pa.binary()
 _ENCODED_SURROGATE_PATTERN = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
 """Encoding of a UTF-16 surrogate, which is invalid in UTF-8. The third byte may be missing."""
 _UTF8_BLOCK_ROWS = 512
-"""Number of texts that are validated together, if any text of the array is invalid."""
+"""Number of strings per block in the search for invalid UTF-8, once an array is known to contain some."""
 _OFFSET_BYTES = 4
 """Size of an offset in an Arrow array of type binary or string, which is an int32."""
 
@@ -46,7 +46,7 @@ def build_binary_scalar(data: bytes) -> pa.Scalar:
 def decode_for_error(texts: pa.Array, row_index: int) -> str:
     """Decode one row of a string array for an error message.
 
-    Invalid UTF-8 is escaped. It can occur, because Spark casts any bytes to string.
+    Invalid UTF-8 is escaped. It can occur because Spark casts arbitrary bytes to string.
     """
     text: bytes = to_binary(texts)[row_index].as_py()
     return text.decode("utf-8", "backslashreplace")

@@ -1,7 +1,7 @@
-"""Builders of row formats, by format name, and of the schemas of their rows. They run on the driver.
+"""Row formats and their schemas, built on the driver from the name of the format.
 
-A builder checks that the format can encode the columns. It derives a schema from the columns or uses the user's schema,
-if the format has schemas.
+Each builder checks that the format can encode the columns. For a format with schemas, it uses the user's schema or
+derives one from the columns.
 """
 
 from __future__ import annotations

@@ -243,9 +243,8 @@ def _count_equal_sizes(data: bytearray, start: int, size: int, max_count: int) -
 
     `size`: the size of the record at `start`, including its length field.
     """
-    # Records of equal size have equal bytes in their length fields. These bytes are compared for many records at once,
-    # beginning with few, so that at most about twice the run is compared. Otherwise, each of many short runs would
-    # compare the rest of the batch.
+    # Records of equal size have equal bytes in their length fields. Compare these bytes in blocks of records that
+    # double in size, so that the work is proportional to the length of the run, even if runs are short.
     _, body_start = _read_varint(data, start)
     length_bytes = np.frombuffer(data, np.uint8, body_start - start, start)
     equal_count, step = 0, _RUN_COMPARISON_RECORDS

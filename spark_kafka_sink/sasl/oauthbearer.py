@@ -50,7 +50,7 @@ def find_extension_error(name: str, value: str) -> str | None:
 class OauthBearerClient:
     """Client side of OAUTHBEARER. `extensions` are SASL extensions to send with the token.
 
-    The constructor raises AuthenticationError if the token has characters that a bearer token must not have.
+    The constructor raises AuthenticationError if the token contains characters that are not allowed in one.
     """
 
     name = "OAUTHBEARER"
@@ -80,7 +80,7 @@ class OauthBearerClient:
             self.is_complete = True
             return None
         self._error_response = sanitize(challenge.decode(errors="replace"))
-        # The challenge describes an error. Acknowledge it, so that the broker ends the authentication.
+        # The challenge describes an error. Acknowledge it, so that the broker fails the authentication.
         return _SEPARATOR.encode()
 
 

@@ -295,7 +295,7 @@ def test_lost_transactions_require_give_up(capsys: Output, query: Query) -> None
     out = capsys.readouterr().out
     assert f"Committed: {first}." in out
     assert f"Lost: {second}: PRODUCER_FENCED\n" in out
-    assert "because rows are missing from the topic. To do both all the same, run give-up." in out
+    assert "because rows are missing from the topic. To do both anyway, run give-up." in out
     assert transactions(query.broker, "give-up", "--prefix", PREFIX, "--yes") == 1
     assert "The rows of the other transactions are LOST" in capsys.readouterr().out
     assert transactions(query.broker, "finish", "--prefix", PREFIX, "--yes") == 0

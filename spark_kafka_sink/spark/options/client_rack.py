@@ -40,12 +40,12 @@ CLIENT_RACK_ENV_OPTION = Option(
 
 
 def parse_shared_kafka_options(parsed_options: ParsedOptions, kafka_options: Mapping[str, str]) -> dict[str, str]:
-    """Return the Kafka options for the producers of both the driver and the tasks.
+    """Return the Kafka options that the producers of the driver and of the tasks share.
 
     If `clientRackEnv` is set, `partitioner.rack.aware` is omitted, because each task adds it together with its
     executor's rack. Add a problem to `parsed_options` if `clientRackEnv` conflicts with these options or has no effect.
 
-    `kafka_options`: the options with the prefix `kafka.`, by their names without the prefix.
+    `kafka_options`: the `kafka.` options, by their names without this prefix.
     """
     if CLIENT_RACK_ENV_OPTION.name not in parsed_options.raw_values:
         return dict(kafka_options)
