@@ -480,7 +480,7 @@ def test_calls_fail_immediately_after_sender_has_failed(version: int) -> None:
     sender, since = get_sender(producer), cluster.system.now()
     with patch.object(sender, "run_once", Mock(side_effect=RuntimeError("a fault of ours"))):
         sender.run()
-    for call in (producer.commit_transaction, producer.abort_transaction):
+    for call in (producer.commit_transaction, producer.abort_transaction, producer.begin_transaction):
         with pytest.raises(DeliveryError, match="sender thread has failed: RuntimeError"):
             call()
     assert cluster.system.now() == since

@@ -1,16 +1,15 @@
 """The states of a transactional producer, their transitions, and the pending operation.
 
-    state            meaning                                            next states
-    UNINITIALIZED    has no producer id yet                             INITIALIZING
-    INITIALIZING     requests a producer id, or its next epoch          READY, UNINITIALIZED, PREPARED, ABORTABLE_ERROR
-    READY            the next transaction may begin                     IN_TRANSACTION, INITIALIZING
-    IN_TRANSACTION   records may be sent                                COMMITTING, ABORTING, PREPARED, ABORTABLE_ERROR,
-                                                                        READY (prepared while empty)
-    PREPARED         all records are acknowledged; stays open           COMMITTING, ABORTING, INITIALIZING
-    COMMITTING       waits for the records, then for the coordinator    READY, INITIALIZING, ABORTABLE_ERROR
-    ABORTING         waits for the coordinator                          READY, INITIALIZING
-    ABORTABLE_ERROR  the transaction can only be aborted                ABORTING, ABORTABLE_ERROR
-    FATAL_ERROR      the producer cannot continue                       -
+    state            meaning                                      next states
+    UNINITIALIZED    has no producer id yet                       INITIALIZING
+    INITIALIZING     requests a producer id, or its next epoch    READY, UNINITIALIZED, PREPARED, ABORTABLE_ERROR
+    READY            the next transaction may begin               IN_TRANSACTION, INITIALIZING
+    IN_TRANSACTION   records may be sent                          COMMITTING, ABORTING, PREPARED, ABORTABLE_ERROR, READY
+    PREPARED         all records are acknowledged; stays open     COMMITTING, ABORTING, INITIALIZING
+    COMMITTING       waits for records, then for the coordinator  READY, INITIALIZING, ABORTABLE_ERROR
+    ABORTING         waits for the coordinator                    READY, INITIALIZING
+    ABORTABLE_ERROR  the transaction can only be aborted          ABORTING, ABORTABLE_ERROR
+    FATAL_ERROR      the producer cannot continue                 -
 
 `TRANSITIONS` holds this table. In addition, every state may change to FATAL_ERROR. An invalid transition raises
 IllegalStateError and changes nothing.
