@@ -13,6 +13,7 @@ from spark_kafka_sink.errors import (
     DecodeError,
     ProducerClosedError,
     ProducerFencedError,
+    TransactionAbortableError,
     TransactionTimeoutError,
 )
 from spark_kafka_sink.producer.producer import KafkaProducer
@@ -31,7 +32,7 @@ from tests.producer.transactional_cases import (
     read_committed,
     send_and_flush,
 )
-from tests.producer.virtual_time import get_loop
+from tests.producer.virtual_time import get_loop, get_sender
 from tests.simulated_cluster import SimulatedCluster
 
 WARNING = "The transaction may have been committed."
@@ -205,3 +206,29 @@ def test_prepared_transaction_may_have_been_committed_by_another_process(version
     with pytest.raises(ProducerFencedError, match=WARNING) as raised:
         producer.commit_transaction()
     assert raised.value.possibly_stored
+
+
+@BOTH_VERSIONS
+def test_prepared_transaction_can_be_aborted_if_its_commit_is_rejected(version: int) -> None:
+    cluster, producer = create_producer_in_transaction(version)
+    send_and_flush(producer, b"1")
+    producer.prepare_transaction()
+    cluster.control.when(api=ApiKey.END_TXN).fail(codes.TRANSACTION_ABORTABLE)
+    with pytest.raises(TransactionAbortableError):
+        producer.commit_transaction()
+    producer.abort_transaction()
+    assert cluster.log("t").list_open_producer_ids() == []
+    assert read_committed(cluster) == []
+
+
+def test_failure_between_preparation_and_end_says_nothing_about_a_commit() -> None:
+    """A Spark task that initializes the producer for its own transaction gets this error."""
+    _, producer = create_producer_in_transaction(2)
+    send_and_flush(producer, b"1")
+    producer.prepare_transaction()
+    get_sender(producer).metadata.set_fatal_error(AuthenticationError("SASL PLAIN: invalid credentials"))
+    pass_time(producer, 10)
+    with pytest.raises(AuthenticationError) as raised:
+        producer.init_transactions("next-task")
+    assert not raised.value.possibly_stored
+    assert WARNING not in str(raised.value)

@@ -78,6 +78,21 @@ def test_close_warns_of_transaction_that_could_not_be_aborted(version: int, capl
     assert "close() has not ended the transaction" in warning
 
 
+def test_close_does_not_warn_of_transaction_that_no_broker_knows(caplog: pytest.LogCaptureFixture) -> None:
+    """The transaction is empty, and its new epoch, which version 1 needs after a lost response, cannot be obtained."""
+    cluster, producer = create_producer_in_transaction(1, max_block_ms=1000, request_timeout_ms=300)
+    send_and_flush(producer, b"1")
+    cluster.executes_after_disconnect = True
+    cluster.control.when(api=ApiKey.END_TXN).delay(400)
+    producer.commit_transaction()
+    cluster.control.when(api=ApiKey.INIT_PRODUCER_ID, times=None).fail(codes.COORDINATOR_LOAD_IN_PROGRESS)
+    producer.begin_transaction()
+    caplog.clear()
+    producer.close()
+    assert state(cluster) is TransactionState.COMPLETE_COMMIT
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
 def test_close_does_not_warn_of_prepared_transaction(caplog: pytest.LogCaptureFixture) -> None:
     cluster, producer = create_producer_in_transaction(2)
     send_and_flush(producer, b"1")

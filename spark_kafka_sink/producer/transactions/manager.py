@@ -293,11 +293,13 @@ class TransactionManager:
     def leaves_transaction_open(self) -> bool:
         """Whether the producer, which is being closed, has a transaction that should have ended and has not.
 
-        A prepared transaction is left to another process. After a fatal error, which is logged, the transaction may
-        belong to another producer.
+        A transaction that no broker knows of needs no end, and a prepared one is left to another process. After a fatal
+        error, which is logged, the transaction may belong to another producer.
         """
         with self._lock:
-            return self._transaction is not None and self.state not in (_State.PREPARED, _State.FATAL_ERROR)
+            if self._transaction is None or self.state in (_State.PREPARED, _State.FATAL_ERROR):
+                return False
+            return not self._transaction.can_end_without_request(is_aborting=True)
 
     def is_pending(self, call_name: str) -> bool:
         """Return whether a call of this method has begun an operation whose result no caller has read yet."""
@@ -510,7 +512,7 @@ class TransactionManager:
     def _can_abort_after_failure(self, request: Request) -> bool:
         """Return whether the transaction can still be aborted after a request has failed with an abortable error."""
         is_abort_incomplete = request.completes_abort and self.state is _State.ABORTING
-        return not (is_abort_incomplete or self._is_possibly_committed)
+        return not (is_abort_incomplete or self._has_unrejected_commit)
 
     def transition_to_fatal_error(self, error: KafkaSinkError) -> None:
         """Put the producer into FATAL_ERROR, and fail all operations. A later error does not replace the first one."""
@@ -701,9 +703,18 @@ class TransactionManager:
 
     @property
     def _is_possibly_committed(self) -> bool:
-        """Whether the coordinator may have committed the open transaction."""
-        transaction = self._transaction
-        return transaction is not None and (transaction.is_shared or transaction.unrejected_commit_count > 0)
+        """Whether the coordinator may have committed the open transaction.
+
+        Another process may have committed a shared transaction. This matters only for errors of this producer's own
+        attempt to end it.
+        """
+        is_ending_shared = self._transaction is not None and self._transaction.is_shared and self.state in ENDING_STATES
+        return is_ending_shared or self._has_unrejected_commit
+
+    @property
+    def _has_unrejected_commit(self) -> bool:
+        """Whether this producer has sent a commit that the coordinator may have executed."""
+        return self._transaction is not None and self._transaction.unrejected_commit_count > 0
 
     def _warn_if_possibly_committed(self, error: KafkaSinkError) -> KafkaSinkError:
         """Return an error, with `possibly_stored` set if the coordinator may have committed the open transaction.
