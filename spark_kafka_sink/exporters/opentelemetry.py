@@ -4,12 +4,16 @@
     WriteInstruments().record           exports metrics of Spark writes from their reports; usable as a `reportCallback`
 
 `observe_producer` and `WriteInstruments` accept a MeterProvider. The default is OpenTelemetry's global provider.
+
+An SDK ignores the callback of an observable instrument if the provider already has an instrument of that name. So each
+instrument is created once per provider, and its callback observes all producers, or the writes of all queries.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
+from weakref import WeakKeyDictionary, WeakSet
 
 from spark_kafka_sink.errors import MissingDependencyError
 from spark_kafka_sink.exporters.units import WRITE_METRICS, to_exported_metric
@@ -35,16 +39,27 @@ def observe_producer(producer: KafkaProducer, provider: MeterProvider | None = N
     `kafka.producer.topic.`, and node metrics have the prefix `kafka.producer.node.`. Times are in seconds. Averages
     and maxima are omitted if they have no samples.
     """
-    meter = _get_meter(provider)
+    provider = get_meter_provider() if provider is None else provider
+    producers = _producers_by_provider.get(provider)
+    if producers is not None:
+        producers.add(producer)
+        return
+    producers = _producers_by_provider[provider] = WeakSet([producer])
+    meter = provider.get_meter(_METER_NAME)
     parsed_names = [parse_metric_name(name) for name in producer.metrics()]
-    # A metric without a tag belongs to the producer as a whole, rather than to a topic or node.
+    # A metric without a tag belongs to the producer as a whole, rather than to a topic or node. All producers have the
+    # same metrics without a tag.
     producer_base_names = sorted(parsed_name.base_name for parsed_name in parsed_names if parsed_name.tag_key is None)
     for base_name in producer_base_names:
-        _create_instrument(meter, "kafka.producer", base_name, _build_callback(producer, base_name))
+        _create_instrument(meter, "kafka.producer", base_name, _build_callback(producers, base_name))
     for tag_key, base_names in _TAGGED_METRIC_BASE_NAMES.items():
         prefix = f"kafka.producer.{tag_key.removesuffix('-id')}"
         for base_name in base_names:
-            _create_instrument(meter, prefix, base_name, _build_tagged_callback(producer, tag_key, base_name))
+            _create_instrument(meter, prefix, base_name, _build_tagged_callback(producers, tag_key, base_name))
+
+
+_producers_by_provider: WeakKeyDictionary[MeterProvider, WeakSet[KafkaProducer]] = WeakKeyDictionary()
+"""The producers whose metrics each provider exports."""
 
 
 def _list_rates_and_totals(*prefixes: str) -> list[str]:
@@ -80,20 +95,21 @@ def _create_instrument(meter: Meter, prefix: str, base_name: str, callback: _Obs
         meter.create_observable_gauge(instrument_name, [callback], exported_metric.unit)
 
 
-def _build_callback(producer: KafkaProducer, base_name: str) -> _ObservableCallback:
-    """Build the callback that observes a metric of the producer as a whole."""
+def _build_callback(producers: WeakSet[KafkaProducer], base_name: str) -> _ObservableCallback:
+    """Build the callback that observes a metric of each producer as a whole."""
     unit_factor = to_exported_metric(base_name).factor
 
     def observe(options: CallbackOptions) -> Iterator[Observation]:
-        value = producer.metric(base_name)
-        if not math.isnan(value):
-            yield Observation(value * unit_factor, {"client_id": producer.config.client_id})
+        for producer in producers.copy():
+            value = producer.metric(base_name)
+            if not math.isnan(value):
+                yield Observation(value * unit_factor, {"client_id": producer.config.client_id})
 
     return observe
 
 
-def _build_tagged_callback(producer: KafkaProducer, tag_key: str, base_name: str) -> _ObservableCallback:
-    """Build the callback that observes a metric of each topic or of each node.
+def _build_tagged_callback(producers: WeakSet[KafkaProducer], tag_key: str, base_name: str) -> _ObservableCallback:
+    """Build the callback that observes a metric of each topic or of each node, for each producer.
 
     `tag_key`: `topic` or `node-id`.
     `base_name`: the metric's name without its tag.
@@ -101,16 +117,21 @@ def _build_tagged_callback(producer: KafkaProducer, tag_key: str, base_name: str
     unit_factor = to_exported_metric(base_name).factor
 
     def observe(options: CallbackOptions) -> Iterator[Observation]:
-        for name, value in producer.metrics().items():
-            parsed_name = parse_metric_name(name)
-            if parsed_name.base_name == base_name and parsed_name.tag_key == tag_key and not math.isnan(value):
-                attributes = {
-                    "client_id": producer.config.client_id,
-                    tag_key.replace("-", "_"): parsed_name.tag_value,
-                }
-                yield Observation(value * unit_factor, attributes)
+        for producer in producers.copy():
+            for name, value in producer.metrics().items():
+                parsed_name = parse_metric_name(name)
+                if parsed_name.base_name == base_name and parsed_name.tag_key == tag_key and not math.isnan(value):
+                    attributes = {
+                        "client_id": producer.config.client_id,
+                        tag_key.replace("-", "_"): parsed_name.tag_value,
+                    }
+                    yield Observation(value * unit_factor, attributes)
 
     return observe
+
+
+_latencies_by_provider: WeakKeyDictionary[MeterProvider, dict[tuple[str, float], float]] = WeakKeyDictionary()
+"""The latencies in seconds of each query's last write, by query and quantile, for each provider."""
 
 
 class WriteInstruments:
@@ -121,7 +142,7 @@ class WriteInstruments:
 
     def __init__(self, provider: MeterProvider | None = None) -> None:
         self._provider = provider if provider is not None else get_meter_provider()
-        meter = _get_meter(self._provider)
+        meter = self._provider.get_meter(_METER_NAME)
         # The keys are those of WriteReport.counts().
         self._counters = {
             count_name: meter.create_counter(f"pykafka.{_to_instrument_name(metric.name)}", metric.unit)
@@ -129,10 +150,11 @@ class WriteInstruments:
         }
         self._writes = meter.create_counter("pykafka.writes", "{write}")
         self._duration = meter.create_histogram("pykafka.write.duration", "s")
-        self._latencies_s: dict[tuple[str, float], float] = {}
-        """The latencies of each query's last write, by query and quantile."""
-        # An observable gauge, because older SDKs export a value that was set only once.
-        meter.create_observable_gauge("pykafka.write.latency", [self._observe_latencies], "s")
+        if self._provider not in _latencies_by_provider:
+            _latencies_by_provider[self._provider] = {}
+            # An observable gauge, because older SDKs export a value that was set only once.
+            meter.create_observable_gauge("pykafka.write.latency", [self._observe_latencies], "s")
+        self._latencies_s = _latencies_by_provider[self._provider]
 
     def record(self, report: WriteReport) -> None:
         """Record a report and flush the provider. Usable as a `reportCallback`.
@@ -163,7 +185,3 @@ class WriteInstruments:
 def _to_instrument_name(name: str) -> str:
     """Convert a write metric's name to OpenTelemetry's conventions, for example `wire_bytes` to `wire.size`."""
     return f"{name.removesuffix('_bytes')}.size" if name.endswith("_bytes") else name
-
-
-def _get_meter(provider: MeterProvider | None) -> Meter:
-    return (provider if provider is not None else get_meter_provider()).get_meter(_METER_NAME)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import sys
 from typing import Any
@@ -119,6 +120,48 @@ def test_sums_counters_over_writes_of_a_job() -> None:
     assert values[("pykafka.write.duration", None)] == 1.5
     assert values[("pykafka.write.latency", 0.99)] == 0.021
     assert values[("pykafka.blocked", None)] == pytest.approx(0.12)
+
+
+def test_instruments_of_one_provider_share_its_gauge() -> None:
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader])
+    for number, latency_ms in enumerate((20, 500)):
+        WriteInstruments(provider).record(make_report(number, latency_ms=latency_ms))
+    values = collect_values(reader)
+    assert values[("pykafka.writes", "committed")] == 2
+    assert values[("pykafka.write.latency", 0.99)] > 0.5
+
+
+def test_exports_each_producer_of_a_provider_until_it_is_collected() -> None:
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader])
+    producers = [
+        create_simulated_producer(SimulatedCluster(FakeSystem(latency_ms=3), topics={"t": 1}), client_id=client_id)
+        for client_id in ("a", "b")
+    ]
+    for producer in producers:
+        observe_producer(producer, provider)
+        wait_for_result(producer, producer.send(ProducerRecord("t", b"v")))
+    for metric_name in ("kafka.producer.record_send", "kafka.producer.topic.record_send"):
+        assert collect_client_ids(reader, metric_name) == {"a", "b"}
+    producers.pop().close()
+    del producer
+    gc.collect()
+    assert collect_client_ids(reader, "kafka.producer.record_send") == {"a"}
+    producers[0].close()
+
+
+def collect_client_ids(reader: InMemoryMetricReader, metric_name: str) -> set[object]:
+    data = reader.get_metrics_data()
+    assert data is not None
+    return {
+        (point.attributes or {})["client_id"]
+        for resource in data.resource_metrics
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+        if metric.name == metric_name
+        for point in metric.data.data_points
+    }
 
 
 class CountingExporter(MetricExporter):
