@@ -56,10 +56,6 @@ LIBRDKAFKA_OPTIONS: dict[str, str] = {
     "compression.codec": "{compression.type}",
     "compression.level": "{compression.gzip.level}, {compression.lz4.level} or {compression.zstd.level}",
     "partitioner": "{partitioner.class}; the default partitioner does the same as murmur2_random",
-    "partitioner_cb": "not available as an option: pass partitioner= to KafkaProducer, or set the partition of each "
-    "record",
-    "interceptors": "not available as an option: pass interceptors= to KafkaProducer, or change the records before the "
-    "write",
     "socket.timeout.ms": "{request.timeout.ms}",
     "socket.send.buffer.bytes": "{send.buffer.bytes}",
     "socket.receive.buffer.bytes": "{receive.buffer.bytes}",
@@ -115,6 +111,14 @@ KAFKA_PYTHON_OPTIONS: dict[str, str] = {
 OPTIONS_WITHOUT_REPLACEMENT: dict[str, tuple[str, str]] = {
     "default.topic.config": (_LIBRDKAFKA, "not needed: set the options in it like all others"),
     "receive.message.max.bytes": (_LIBRDKAFKA, _RECEIVE_LIMIT),
+    "partitioner_cb": (
+        _LIBRDKAFKA,
+        "not available: pass partitioner= to KafkaProducer, or set the partition of each record",
+    ),
+    "interceptors": (
+        _LIBRDKAFKA,
+        "not available: pass interceptors= to KafkaProducer, or change the records before the write",
+    ),
     "reconnect.backoff.jitter.ms": (
         _LIBRDKAFKA,
         "not needed: {reconnect.backoff.ms} and {reconnect.backoff.max.ms} have jitter",

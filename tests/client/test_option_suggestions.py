@@ -30,6 +30,7 @@ def test_foreign_names_lead_to_supported_options(name: str) -> None:
     assert name not in KNOWN
     suggestion = suggest_option_name(name, KNOWN)
     assert re.match(r"That is (librdkafka|kafka-python)'s name\. (Instead, use|The option is) ", suggestion)
+    assert "use not " not in suggestion, "not a sentence"
     named = re.findall(r"\{([^}]+)\}", suggestion)
     unsupported_names = {name for name, option in PRODUCER_OPTIONS.items() if option.unsupported_reason}
     unsupported_names |= {name for name, option in SECURITY_OPTIONS.items() if option.unsupported_reason}
