@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol, TextIO
 
@@ -74,12 +75,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _run_command(sys.argv[1:] if arguments is None else arguments)
         finally:
             # Python would write the remaining output at exit and, if that fails, set another exit status.
-            sys.stdout.flush()
+            for stream in (sys.stdout, sys.stderr):
+                stream.flush()
     except OSError as error:
         # The process that reads the pipe may have exited, as in `pykafka cat ... | head`.
         is_broken_pipe = isinstance(error, BrokenPipeError)
         if not is_broken_pipe:
-            print(f"pykafka: {error.strerror or error}", file=sys.stderr)
+            with suppress(OSError):  # stderr may have failed, too
+                print(f"pykafka: {error.strerror or error}", file=sys.stderr)
         for stream in (sys.stdout, sys.stderr):
             _discard_unwritten_output(stream)
         return EXIT_BROKEN_PIPE if is_broken_pipe else EXIT_FAILED

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection
+from typing import NamedTuple
 
 from spark_kafka_sink.errors import OptionProblem, option_placeholder
 
@@ -56,10 +57,6 @@ LIBRDKAFKA_OPTIONS: dict[str, str] = {
     "compression.codec": "{compression.type}",
     "compression.level": "{compression.gzip.level}, {compression.lz4.level} or {compression.zstd.level}",
     "partitioner": "{partitioner.class}; the default partitioner does the same as murmur2_random",
-    "partitioner_cb": "not available as an option: pass partitioner= to KafkaProducer, or set the partition of each "
-    "record",
-    "interceptors": "not available as an option: pass interceptors= to KafkaProducer, or change the records before the "
-    "write",
     "socket.timeout.ms": "{request.timeout.ms}",
     "socket.send.buffer.bytes": "{send.buffer.bytes}",
     "socket.receive.buffer.bytes": "{receive.buffer.bytes}",
@@ -115,6 +112,14 @@ KAFKA_PYTHON_OPTIONS: dict[str, str] = {
 OPTIONS_WITHOUT_REPLACEMENT: dict[str, tuple[str, str]] = {
     "default.topic.config": (_LIBRDKAFKA, "not needed: set the options in it like all others"),
     "receive.message.max.bytes": (_LIBRDKAFKA, _RECEIVE_LIMIT),
+    "partitioner_cb": (
+        _LIBRDKAFKA,
+        "not available: pass partitioner= to KafkaProducer, or set the partition of each record",
+    ),
+    "interceptors": (
+        _LIBRDKAFKA,
+        "not available: pass interceptors= to KafkaProducer, or change the records before the write",
+    ),
     "reconnect.backoff.jitter.ms": (
         _LIBRDKAFKA,
         "not needed: {reconnect.backoff.ms} and {reconnect.backoff.max.ms} have jitter",
@@ -140,34 +145,44 @@ OPTIONS_WITHOUT_REPLACEMENT: dict[str, tuple[str, str]] = {
 """Options that nothing replaces: for each, its client, and the predicate of a sentence about the option."""
 
 
+class OptionSuggestion(NamedTuple):
+    """A suggestion for an unknown option."""
+
+    text: str
+    """Text for an OptionProblem; empty if there is no suggestion."""
+    option: str | None = None
+    """The option that the unknown one should be renamed to; None if the suggestion is not just another name."""
+
+
 def build_unknown_option_problem(name: str, known_names: Collection[str], component: str) -> OptionProblem:
     """Build the problem for an unknown option. `component`: the owner of the known options, such as "producer"."""
-    suggestion = suggest_option_name(name, known_names)
-    return OptionProblem(name, f"is not an option of the Kafka {component}. {suggestion}".rstrip())
+    suggestion = suggest_option(name, known_names)
+    return OptionProblem(name, f"is not an option of the Kafka {component}. {suggestion.text}".rstrip())
 
 
-def suggest_option_name(name: str, known_names: Collection[str]) -> str:
-    """Suggest an option for an unknown name.
-
-    Return text for an OptionProblem. The text is empty if no option is similar.
-    """
+def suggest_option(name: str, known_names: Collection[str]) -> OptionSuggestion:
+    """Suggest an option for an unknown name, or nothing if no option is similar."""
     suggestion = _suggest_for_other_clients(name, known_names)
     if suggestion is not None:
         return suggestion
     matches = difflib.get_close_matches(name, known_names, n=1, cutoff=_MIN_NAME_SIMILARITY)
-    return f"Did you mean {option_placeholder(matches[0])}?" if matches else ""
+    if not matches:
+        return OptionSuggestion("")
+    return OptionSuggestion(f"Did you mean {option_placeholder(matches[0])}?", matches[0])
 
 
-def _suggest_for_other_clients(name: str, known_names: Collection[str]) -> str | None:
+def _suggest_for_other_clients(name: str, known_names: Collection[str]) -> OptionSuggestion | None:
     """Return a suggestion if the name is an option of librdkafka or kafka-python, else None."""
     dotted_name = name.replace("_", ".")
     if dotted_name != name and dotted_name in known_names:
-        return f"Use the name with dots: {option_placeholder(dotted_name)}."
+        return OptionSuggestion(f"Use the name with dots: {option_placeholder(dotted_name)}.", dotted_name)
     for client, replacements in ((_LIBRDKAFKA, LIBRDKAFKA_OPTIONS), (_KAFKA_PYTHON, KAFKA_PYTHON_OPTIONS)):
         if name in replacements:
             replacement = replacements[name]
-            return f"That is {client}'s name. Instead, use {replacement}" + ("" if replacement.endswith(";") else ".")
+            text = f"That is {client}'s name. Instead, use {replacement}" + ("" if replacement.endswith(";") else ".")
+            new_name = next((option for option in known_names if option_placeholder(option) == replacement), None)
+            return OptionSuggestion(text, new_name)
     if name in OPTIONS_WITHOUT_REPLACEMENT:
         client, predicate = OPTIONS_WITHOUT_REPLACEMENT[name]
-        return f"That is {client}'s name. The option is {predicate}."
+        return OptionSuggestion(f"That is {client}'s name. The option is {predicate}.")
     return None

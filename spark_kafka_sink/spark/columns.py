@@ -18,6 +18,7 @@ by position. With `valueFormat` or `keyFormat`, an encoder builds the value or t
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
@@ -165,14 +166,21 @@ def _suggest_value_column(names: Sequence[str], record_columns: Sequence[str], *
 
     `names`: the names of all columns.
     `record_columns`: the columns that become other fields of the record. The suggestion keeps them.
-    `has_encoder`: whether the key is encoded from columns. The suggestion then keeps all columns.
+    `has_encoder`: whether the key is encoded from columns. The suggestion then keeps all columns, as it does if Spark
+    could not tell a column of the record from another one.
     """
-    sanitized_names = [sanitize(name, MAX_NAME_CHARACTERS) for name in names]
     existing_columns = describe_columns(names)
     # Compare in lowercase, so that `Value` and `VALUE` also count as similar.
     similar_lowercase_names = get_close_matches("value", [name.lower() for name in names], n=1)
-    similar_name = next((name for name in sanitized_names if name.lower() in similar_lowercase_names), None)
-    if similar_name is not None:
+    similar_names = [sanitize(name, MAX_NAME_CHARACTERS) for name in names if name.lower() in similar_lowercase_names]
+    if len(similar_names) > 1:
+        suggestions = " or ".join(f"'{name}'" for name in similar_names)
+        return (
+            f". {existing_columns} Did you mean {suggestions}? Rename one of them with toDF: withColumnRenamed ignores "
+            "case, so it would rename all of them."
+        )
+    if similar_names:
+        (similar_name,) = similar_names
         return (
             f". {existing_columns} Did you mean '{similar_name}'? Rename it: "
             f'.withColumnRenamed("{similar_name}", "value")'
@@ -180,24 +188,30 @@ def _suggest_value_column(names: Sequence[str], record_columns: Sequence[str], *
     value_columns = [name for name in names if name not in record_columns]
     if not value_columns:
         return f". {existing_columns} Add a column with the value."
-    if record_columns and _can_list_in_expression(value_columns):
+    if record_columns and _can_list_in_expression(value_columns, names):
         source, struct_fields = "all other columns", ", ".join(map(_quote_if_needed, value_columns))
     else:
         source, struct_fields = "all columns", "*"
-    kept_columns = ["*"] if has_encoder else [name for name in names if name in record_columns]
+    can_list_kept_columns = not has_encoder and _can_list_in_expression(record_columns, names)
+    kept_columns = [name for name in names if name in record_columns] if can_list_kept_columns else ["*"]
     expressions = [f'"{expression}"' for expression in (*kept_columns, f"to_json(struct({struct_fields})) AS value")]
     return f". {existing_columns} Create it, for instance from {source}: .selectExpr({', '.join(expressions)})"
 
 
-def _can_list_in_expression(names: Sequence[str]) -> bool:
+def _can_list_in_expression(listed_names: Sequence[str], names: Sequence[str]) -> bool:
     """Return whether an error message can list these columns in a SQL expression that Spark resolves.
 
-    The list must be short, each name must be shown unchanged within double quotes, and no two names may differ only in
-    case.
+    The list must be short, each name must be shown unchanged within double quotes, and no other column may have a name
+    that differs at most in case.
+
+    `names`: the names of all columns.
     """
-    are_shown_unchanged = all(sanitize(name, MAX_NAME_CHARACTERS) == name and not {*name} & {*'"\\'} for name in names)
-    are_distinct = len({name.lower() for name in names}) == len(names)
-    return len(names) <= MAX_LISTED_COLUMNS and are_shown_unchanged and are_distinct
+    are_shown_unchanged = all(
+        sanitize(name, MAX_NAME_CHARACTERS) == name and not {*name} & {*'"\\'} for name in listed_names
+    )
+    lowercase_counts = Counter(name.lower() for name in names)
+    are_unambiguous = all(lowercase_counts[name.lower()] == 1 for name in listed_names)
+    return len(listed_names) <= MAX_LISTED_COLUMNS and are_shown_unchanged and are_unambiguous
 
 
 def _quote_if_needed(name: str) -> str:

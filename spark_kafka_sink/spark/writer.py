@@ -232,7 +232,8 @@ def abort_and_report(
     report = build_write_report(reports, None if reports else default_batch_name, status="failed")
     if exactly_once_write is not None:
         abort_outcome = exactly_once_write.abort(reports)
-        LOGGER.warning("The write failed: %s [%s]", abort_outcome.message, report.batch)
+        # The batch comes first, because the message may end with a list.
+        LOGGER.warning("[%s] The write failed: %s", report.batch, abort_outcome.message)
         if abort_outcome.was_aborted:
             # The tasks have counted their rows as written, but read_committed readers see none of them.
             report = dataclasses.replace(report, rows=0, bytes=0, partitions={})

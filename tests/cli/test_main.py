@@ -97,13 +97,35 @@ def test_broken_pipe_is_never_a_success(unbuffered: str) -> None:
     assert (done.returncode, done.stderr) == (141, b"")
 
 
-def test_broken_pipe_of_stderr_has_same_status() -> None:
+@pytest.mark.parametrize("arguments", [["cat", "t"], ["not-a-command"]])
+def test_broken_pipe_of_stderr_has_same_status(arguments: list[str]) -> None:
     read_end, write_end = os.pipe()
     os.close(read_end)
-    arguments = [sys.executable, "-m", "spark_kafka_sink", "cat", "t"]
-    done = subprocess.run(arguments, stdout=write_end, stderr=write_end, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "spark_kafka_sink", *arguments],
+        stdout=subprocess.DEVNULL,
+        stderr=write_end,
+        env={**os.environ, "PYTHONUNBUFFERED": ""},
+        check=False,
+    )
     os.close(write_end)
     assert done.returncode == 141
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_output_that_cannot_be_written_is_an_error_even_if_stderr_is_broken() -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    with Path("/dev/full").open("wb") as stdout:
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM_WITH_COMMAND],
+            stdout=stdout,
+            stderr=write_end,
+            env={**os.environ, "PYTHONUNBUFFERED": ""},
+            check=False,
+        )
+    os.close(write_end)
+    assert done.returncode == 1
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")

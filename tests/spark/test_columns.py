@@ -329,6 +329,29 @@ def test_spark_keeps_record_columns_in_suggested_value(
     plan_columns(converted_frame.schema, topic)
 
 
+@pytest.mark.parametrize(
+    ("names", "encoders"),
+    [(["key", "Key", "a"], {}), (["key", "KEY"], {}), (["partition", "Partition", "a"], {"key": None})],
+)
+def test_spark_resolves_suggested_value_if_name_differs_only_in_case_from_record_column(
+    spark: SparkSession, names: list[str], encoders: dict[str, None]
+) -> None:
+    columns = [StructField(name, IntegerType() if name == "partition" else StringType()) for name in names]
+    frame = spark.createDataFrame([], StructType(columns))
+    with pytest.raises(SchemaError) as error_info:
+        plan_columns(frame.schema, "t", encoders)
+    converted_frame = frame.selectExpr(*ast.literal_eval(str(error_info.value).partition(".selectExpr")[2]))
+    assert converted_frame.columns == [*names, "value"]
+    plan_columns(converted_frame.schema, "t", encoders)
+
+
+def test_error_about_similar_names_does_not_suggest_renaming_all_of_them(spark: SparkSession) -> None:
+    frame = spark.createDataFrame([], schema(Value=StringType(), VALUE=StringType()))
+    assert frame.withColumnRenamed("Value", "value").columns == ["value", "value"]
+    with pytest.raises(SchemaError, match=r"Did you mean 'Value' or 'VALUE'\? Rename one of them with toDF: "):
+        plan_columns(frame.schema, "t")
+
+
 def test_suggested_value_keeps_columns_of_encoded_key() -> None:
     with pytest.raises(SchemaError) as error_info:
         plan_columns(schema(id=LongType(), partition=IntegerType()), "t", {"key": None})

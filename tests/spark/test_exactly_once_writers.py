@@ -325,7 +325,11 @@ def test_decided_job_without_key_names_the_command_that_finishes_it(
         writer.commit([message])
     writer.abort([message])
     prefix = writer._exactly_once_write.start.prefix
-    assert "The write failed: it is decided or being decided" in caplog.text
+    (warning,) = [record.getMessage() for record in caplog.records if "The write failed" in record.msg]
+    assert warning.startswith("[batch job] The write failed: it is decided or being decided")
+    *_, last_remedy = warning.splitlines()
+    assert last_remedy.startswith("- ")
+    assert last_remedy.endswith("stop them first.")
     command = f"pykafka transactions finish --bootstrap-server HOST:PORT --prefix {prefix}"
     assert f"commit the open transactions with `{command}`" in caplog.text
     operations.finish({"bootstrap.servers": broker.bootstrap_servers}, prefix)

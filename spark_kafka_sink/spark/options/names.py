@@ -10,11 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 
-from spark_kafka_sink.errors import KafkaSinkError, OptionSpelling
+from spark_kafka_sink.errors import KafkaSinkError, OptionProblem, OptionSpelling
 from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
-from spark_kafka_sink.producer.options import PRODUCER_OPTIONS
+from spark_kafka_sink.producer.options import PRODUCER_OPTIONS, UNSUPPORTED_PARTITIONER_MESSAGE
 
 KAFKA_PREFIX = "kafka."
 PRODUCER_OPTION_NAMES = (*PRODUCER_OPTIONS, *SECURITY_OPTIONS)
@@ -55,6 +56,30 @@ JAVA_CLASS_OPTION_REMEDIES = {
 }
 """The replacement for an option that names a Java class."""
 
+REJECTED_OPTION_MESSAGES = {
+    # The first two messages begin with the text of Spark's own sink, which users may search for. Without the prefix,
+    # Spark's sink ignores both options. Here they are rejected, because the author of the job may expect the format of
+    # the serializer in the topic. Ignoring them would also make few jobs work unchanged: options that a job shares with
+    # a plain producer include others without the prefix, such as bootstrap.servers.
+    "key.serializer": (
+        "Kafka option 'key.serializer' is not supported as keys are serialized with ByteArraySerializer. "
+        f"{JAVA_CLASS_OPTION_REMEDIES['key.serializer']}."
+    ),
+    "value.serializer": (
+        "Kafka option 'value.serializer' is not supported as value are serialized with ByteArraySerializer. "
+        f"{JAVA_CLASS_OPTION_REMEDIES['value.serializer']}."
+    ),
+    "transactional.id": (
+        "Kafka option 'transactional.id' cannot be set: each task needs its own transactional id. Remove the option. "
+        "For transactions, set deliveryGuarantee to 'exactly-once'."
+    ),
+}
+"""Producer options that Spark jobs cannot set, each with its error message."""
+_PARTITIONER_REMEDY = (
+    "Compute the partition into the column 'partition'. Without this column, rows with a key go to the partition that "
+    "the Java client chooses"
+)
+
 _TABLE_WRITE_OPTIONS = (
     "dataChange maxRecordsPerFile mergeSchema optimizeWrite overwriteSchema partitionOverwriteMode replaceWhere "
     "txnAppId txnVersion userMetadata"
@@ -82,6 +107,19 @@ def add_kafka_prefix(text: str) -> str:
     options of the producer.
     """
     return _compile_unprefixed_option_pattern().sub(lambda match: KAFKA_PREFIX + match[0], text)
+
+
+def render_kafka_problem(problem: str | OptionProblem) -> str:
+    """Render a problem in a producer option. If the option takes a Java class, name the alternatives for Spark jobs."""
+    if isinstance(problem, str):
+        return problem
+    if problem.option in JAVA_CLASS_OPTION_REMEDIES:
+        remedy = JAVA_CLASS_OPTION_REMEDIES[problem.option]
+        return f"{KAFKA_PREFIX}{problem.option} cannot be set: it names a Java class. {remedy}."
+    if problem.option == "partitioner.class":
+        message = f"{UNSUPPORTED_PARTITIONER_MESSAGE}. {_PARTITIONER_REMEDY}"
+        problem = replace(problem, values={**problem.values, "problem": message})
+    return problem.render(PREFIXED_OPTION_SPELLING)
 
 
 @contextmanager

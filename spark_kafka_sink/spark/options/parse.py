@@ -21,27 +21,20 @@ SECURITY_OPTIONS, of another secret option, or of an unknown option, which may b
 
 from __future__ import annotations
 
-import difflib
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
 from itertools import combinations
 from typing import NamedTuple
 
 from spark_kafka_sink.client.option_parsing import ParsedOptions, parse_option_values
-from spark_kafka_sink.client.option_suggestions import suggest_option_name
 from spark_kafka_sink.diagnostics.deferred_log import warn_once
 from spark_kafka_sink.errors import ConfigurationError, OptionProblem, option_placeholder
-from spark_kafka_sink.formats.options import RECORD_PARTS, find_encoded_parts, has_registry_format, parse_format_options
-from spark_kafka_sink.formats.registry_options import parse_registry_options, suggest_for_serializers
-from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
-from spark_kafka_sink.options import Option
+from spark_kafka_sink.formats.options import find_encoded_parts, has_registry_format, parse_format_options
+from spark_kafka_sink.formats.registry_options import parse_registry_options
 from spark_kafka_sink.producer.config import ProducerConfig, parse_producer_options
 from spark_kafka_sink.producer.options import (
-    PRODUCER_OPTIONS,
     ROUND_ROBIN_PARTITIONER,
     UNIFORM_STICKY_PARTITIONER,
-    UNSUPPORTED_PARTITIONER_MESSAGE,
 )
 from spark_kafka_sink.spark.constants import (
     ALREADY_CHECKED_OPTION,
@@ -63,20 +56,19 @@ from spark_kafka_sink.spark.options.ignored_options import (
 )
 from spark_kafka_sink.spark.options.names import (
     ASYNC_PROGRESS_OPTIONS,
-    JAVA_CLASS_OPTION_REMEDIES,
     KAFKA_PREFIX,
-    PREFIXED_OPTION_SPELLING,
     PRODUCER_OPTION_NAMES,
+    REJECTED_OPTION_MESSAGES,
     SINK_OPTION_SPELLING,
     TABLE_AND_FILE_OPTIONS,
+    render_kafka_problem,
 )
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
 from spark_kafka_sink.spark.options.table import OPTION_NAMES_BY_LOWERCASE, SINK_OPTIONS
+from spark_kafka_sink.spark.options.unknown_options import UnknownOptionMessages
 
 _log = logging.getLogger(__name__)
 
-_MIN_NAME_SIMILARITY = 0.75
-"""Minimum similarity of a suggested name. Unrelated names, such as 'mergeSchema' and 'keySchema', reach 0.7."""
 _FOREIGN_OPTION_NAMES_BY_LOWERCASE = {
     name.lower(): name for name in (*SOURCE_OPTIONS, *TABLE_AND_FILE_OPTIONS, *ASYNC_PROGRESS_OPTIONS)
 }
@@ -85,29 +77,6 @@ _FOREIGN_OPTION_NAMES_BY_LOWERCASE = {
 BULK_DEFAULTS: dict[str, str] = {"batch.size": "524288", "linger.ms": "100", "send.buffer.bytes": "-1"}
 """Defaults that differ from the Java client's because they make bulk writes clearly faster. See docs/options.md."""
 
-_REJECTED_OPTION_MESSAGES = {
-    # The first two messages begin with the text of Spark's own sink, which users may search for. Without the prefix,
-    # Spark's sink ignores both options. Here they are rejected, because the author of the job may expect the format of
-    # the serializer in the topic. Ignoring them would also make few jobs work unchanged: options that a job shares with
-    # a plain producer include others without the prefix, such as bootstrap.servers.
-    "key.serializer": (
-        "Kafka option 'key.serializer' is not supported as keys are serialized with ByteArraySerializer. "
-        f"{JAVA_CLASS_OPTION_REMEDIES['key.serializer']}."
-    ),
-    "value.serializer": (
-        "Kafka option 'value.serializer' is not supported as value are serialized with ByteArraySerializer. "
-        f"{JAVA_CLASS_OPTION_REMEDIES['value.serializer']}."
-    ),
-    "transactional.id": (
-        "Kafka option 'transactional.id' cannot be set: each task needs its own transactional id. Remove the option. "
-        "For transactions, set deliveryGuarantee to 'exactly-once'."
-    ),
-}
-"""Producer options that Spark jobs cannot set, each with its error message."""
-_PARTITIONER_REMEDY = (
-    "Compute the partition into the column 'partition'. Without this column, rows with a key go to the partition that "
-    "the Java client chooses"
-)
 _REGISTER_REQUIRED_MESSAGE = (
     "requires spark_kafka_sink.register(spark) in the program that writes, and save(), start(), saveAsTable() or "
     "toTable(). Without them, Spark calls a Python data source too late to change the number of tasks."
@@ -143,7 +112,9 @@ def parse_options(options: Mapping[str, str]) -> SinkOptions:
     formats = parse_format_options(parsed_options)
     registry = parse_registry_options(parsed_options, formats, topic)
     shared_kafka_options = parse_shared_kafka_options(parsed_options, kafka_options)
-    kafka = _parse_kafka_options(shared_kafka_options, spellings)
+    messages = UnknownOptionMessages(spellings)
+    unknown_option_problems = _find_unknown_options(sink_options, messages)
+    kafka = _parse_kafka_options(shared_kafka_options, messages)
     check_rack_awareness(parsed_options, kafka.parsed_options, kafka_options, distribution)
     delivery = parse_delivery(parsed_options, kafka.parsed_options)
     _check_receipt_destination(parsed_options)
@@ -153,7 +124,6 @@ def parse_options(options: Mapping[str, str]) -> SinkOptions:
     if delivery is not None:
         topics["decisionLogTopic"] = delivery.log_topic
     _check_topics_differ(parsed_options, topics)
-    unknown_option_problems = _find_unknown_options(sink_options, spellings)
     problems = [*unknown_option_problems, *parsed_options.problems.render(SINK_OPTION_SPELLING), *kafka.problems]
     if problems:
         raise ConfigurationError(problems)
@@ -233,118 +203,18 @@ def _is_ignored(name: str, *, has_format: bool, has_registry: bool) -> bool:
     return unprefixed_name.startswith(REGISTRY_PREFIXES) and not is_sink_option
 
 
-def _find_unknown_options(sink_options: Mapping[str, str], spellings: Mapping[str, str]) -> list[str]:
+def _find_unknown_options(sink_options: Mapping[str, str], messages: UnknownOptionMessages) -> list[str]:
     """Return one error message for each unknown option.
 
     `sink_options`: the options without the prefix `kafka.`, with names in lowercase.
-    `spellings`: the names to show, by lowercase name.
     """
     prefix = TOPIC_CONFIG_PREFIX.lower()
     known_options = (*OPTION_NAMES_BY_LOWERCASE, *(f"{prefix}{name}" for name in extract_topic_configs(sink_options)))
     return [
-        _describe_unknown_option(name, sink_options[name], spellings)
+        messages.describe_sink_option(name, sink_options[name])
         for name in sorted(sink_options)
         if name not in known_options
     ]
-
-
-def _describe_unknown_option(name: str, value: str, spellings: Mapping[str, str]) -> str:
-    """Return the error message for an unknown option. It names the most likely mistake.
-
-    `name`: in lowercase.
-    `spellings`: the names to show, by lowercase name.
-    """
-    spelling = spellings[name]
-    duplicate_advice = _advise_on_duplicate(name, spelling, spellings)
-    if name == "path":
-        return "Option 'path', from save(path), has no meaning for Kafka. To set the topic, use the topic option."
-    if name in PRODUCER_OPTION_NAMES:
-        return f"Unknown option '{spelling}'. {duplicate_advice or _describe_missing_prefix(name, value)}"
-    if spelling in TABLE_AND_FILE_OPTIONS:
-        return f"Option '{spelling}' is for tables or files and has no meaning for Kafka. Remove it."
-    if spelling in ASYNC_PROGRESS_OPTIONS:
-        return (
-            f"Option '{spelling}' is not supported: Spark tracks progress asynchronously only for its own Kafka sink. "
-            "Remove it."
-        )
-    return f"Unknown option '{spelling}'. {duplicate_advice or _suggest_option(name, value)}"
-
-
-def _advise_on_duplicate(name: str, spelling: str, spellings: Mapping[str, str]) -> str:
-    """Return advice to remove an unknown option that the user has also set under its correct name, else "".
-
-    If the user corrected the name instead, one of the two values would silently replace the other.
-
-    `name`: in lowercase, without the prefix `kafka.`.
-    """
-    dotted_name = name.replace("_", ".")
-    correct_name = KAFKA_PREFIX + dotted_name if dotted_name in PRODUCER_OPTION_NAMES else _find_sink_option(name)
-    if correct_name is None or correct_name.lower() not in spellings:
-        return ""
-    return f"'{correct_name}' is also set: remove '{spelling}'."
-
-
-def _describe_missing_prefix(name: str, value: str) -> str:
-    """Advise to add the prefix `kafka.` to a producer option.
-
-    If the value is invalid, or Spark jobs cannot set the option, say so at once: with the prefix, the option would only
-    lead to the next error.
-    """
-    rejection = _find_rejection(name, value)
-    if rejection:
-        return rejection
-    problems = parse_option_values({name: _find_producer_option(name)}, {name: value}, (), FORMAT_NAME).problems
-    advice = f"Options of the producer need the prefix 'kafka.': use 'kafka.{name}'."
-    return " ".join([advice, *(_render_kafka_problem(problem) for problem in problems)])
-
-
-def _find_rejection(name: str, value: str) -> str:
-    """Return why Spark jobs cannot set the producer option to this value; empty if the option is supported."""
-    if name in _REJECTED_OPTION_MESSAGES:
-        return _REJECTED_OPTION_MESSAGES[name]
-    option = _find_producer_option(name)
-    if not option.unsupported_reason:
-        return ""
-    # There is no problem if the value is the option's default, which is accepted.
-    problems = parse_option_values({name: option}, {name: value}, (), FORMAT_NAME).problems
-    return " ".join(_render_kafka_problem(problem) for problem in problems)
-
-
-def _find_producer_option(name: str) -> Option:
-    return PRODUCER_OPTIONS.get(name) or SECURITY_OPTIONS[name]
-
-
-def _suggest_option(name: str, value: str) -> str:
-    """Return a sentence that suggests the corresponding option, or lists the known options if none corresponds."""
-    serializer_suggestion = suggest_for_serializers(name)
-    if serializer_suggestion is not None:
-        return SINK_OPTION_SPELLING.format_text(serializer_suggestion)
-    part_options = [OPTION_NAMES_BY_LOWERCASE.get(part + name.replace(".", "")) for part in RECORD_PARTS]
-    if None not in part_options:
-        return "Did you mean " + " or ".join(f"'{option}'" for option in part_options) + "?"
-    similar_names = difflib.get_close_matches(name, OPTION_NAMES_BY_LOWERCASE, n=1, cutoff=_MIN_NAME_SIMILARITY)
-    is_producer_option = name.replace("_", ".") in PRODUCER_OPTION_NAMES
-    if similar_names and not is_producer_option:
-        return f"Did you mean '{OPTION_NAMES_BY_LOWERCASE[similar_names[0]]}'?"
-    suggestion = _suggest_producer_option(name.removeprefix("kafka"), value)
-    if suggestion:
-        return suggestion
-    known_options = ", ".join(name for name in SINK_OPTIONS if "." not in name)
-    return (
-        f"Known options are: {known_options}, the options of schema.registry, and the producer's options with the "
-        "prefix 'kafka.'."
-    )
-
-
-def _suggest_producer_option(name: str, value: str) -> str:
-    """Suggest a producer option for an unknown name. If Spark jobs cannot set that option, say so at once.
-
-    Return an empty text if no option is similar.
-    """
-    suggestion = suggest_option_name(name, PRODUCER_OPTION_NAMES)
-    suggested_names = [option for option in PRODUCER_OPTION_NAMES if option_placeholder(option) in suggestion]
-    rejections = [_find_rejection(option, value) for option in suggested_names]
-    return " ".join(filter(None, [PREFIXED_OPTION_SPELLING.format_text(suggestion), *rejections]))
 
 
 def _parse_bytes_per_second(parsed_options: ParsedOptions, concurrent_tasks: str | None) -> float | None:
@@ -428,15 +298,11 @@ def _parse_dead_letter_topic(parsed_options: ParsedOptions) -> str | None:
     return topic
 
 
-def _parse_kafka_options(kafka_options: dict[str, str], spellings: Mapping[str, str]) -> _ParsedKafkaOptions:
-    """Parse the producer's options.
-
-    `kafka_options`: the options by their names without the prefix `kafka.`.
-    `spellings`: the names to show, by lowercase name with the prefix.
-    """
-    problems = [message for name, message in _REJECTED_OPTION_MESSAGES.items() if name in kafka_options]
+def _parse_kafka_options(kafka_options: dict[str, str], messages: UnknownOptionMessages) -> _ParsedKafkaOptions:
+    """Parse the producer's options. `kafka_options`: the options by their names without the prefix `kafka.`."""
+    problems = [message for name, message in REJECTED_OPTION_MESSAGES.items() if name in kafka_options]
     producer_options = BULK_DEFAULTS | {
-        name: value for name, value in kafka_options.items() if name not in _REJECTED_OPTION_MESSAGES
+        name: value for name, value in kafka_options.items() if name not in REJECTED_OPTION_MESSAGES
     }
     if not producer_options.get("bootstrap.servers", "").strip():
         problems.append("Kafka option bootstrap.servers is not set. Please make sure it is set and retry.")
@@ -450,51 +316,7 @@ def _parse_kafka_options(kafka_options: dict[str, str], spellings: Mapping[str, 
         for problem in error.unrendered_problems:
             name = problem.option if isinstance(problem, OptionProblem) else ""
             if name in kafka_options and name not in PRODUCER_OPTION_NAMES:
-                problems.append(_describe_unknown_kafka_option(name, kafka_options[name], spellings))
+                problems.append(messages.describe_kafka_option(name, kafka_options[name]))
             else:
-                problems.append(_render_kafka_problem(problem))
+                problems.append(render_kafka_problem(problem))
     return _ParsedKafkaOptions(producer_options, parsed_options, problems)
-
-
-def _describe_unknown_kafka_option(name: str, value: str, spellings: Mapping[str, str]) -> str:
-    """Return the error message for an option with the prefix `kafka.` that the producer does not have.
-
-    `name`: in lowercase, without the prefix.
-    `spellings`: the names to show, by lowercase name with the prefix.
-    """
-    spelling = spellings[f"{KAFKA_PREFIX}{name}"]
-    if duplicate_advice := _advise_on_duplicate(name, spelling, spellings):
-        return f"{spelling} is not an option of the Kafka producer. {duplicate_advice}"
-    sink_option = _find_sink_option(name)
-    if sink_option is not None:
-        return (
-            f"{KAFKA_PREFIX}{sink_option} is not an option of the Kafka producer: use '{sink_option}', without the "
-            "prefix."
-        )
-    serializer_suggestion = suggest_for_serializers(name)
-    if serializer_suggestion is not None:
-        suggestion = SINK_OPTION_SPELLING.format_text(serializer_suggestion)
-    else:
-        suggestion = _suggest_producer_option(name, value)
-    return f"{spelling} is not an option of the Kafka producer. {suggestion}".rstrip()
-
-
-def _render_kafka_problem(problem: str | OptionProblem) -> str:
-    """Render a problem in a producer option. If the option takes a Java class, name the alternatives for Spark jobs."""
-    if isinstance(problem, str):
-        return problem
-    if problem.option in JAVA_CLASS_OPTION_REMEDIES:
-        remedy = JAVA_CLASS_OPTION_REMEDIES[problem.option]
-        return f"{KAFKA_PREFIX}{problem.option} cannot be set: it names a Java class. {remedy}."
-    if problem.option == "partitioner.class":
-        message = f"{UNSUPPORTED_PARTITIONER_MESSAGE}. {_PARTITIONER_REMEDY}"
-        problem = replace(problem, values={**problem.values, "problem": message})
-    return problem.render(PREFIXED_OPTION_SPELLING)
-
-
-def _find_sink_option(name: str) -> str | None:
-    """Return the sink's option with this lowercase name, as it is documented, or None if there is none."""
-    topic_config_prefix = TOPIC_CONFIG_PREFIX.lower()
-    if name.startswith(topic_config_prefix):
-        return TOPIC_CONFIG_PREFIX + name.removeprefix(topic_config_prefix)
-    return OPTION_NAMES_BY_LOWERCASE.get(name)

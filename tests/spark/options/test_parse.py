@@ -94,14 +94,14 @@ def test_rejects_serializers_in_sparks_wording_with_remedy() -> None:
 @pytest.mark.parametrize("name", ["onRecordError", "topic", "checkConnection", "createTopic.config.cleanup.policy"])
 def test_rejects_prefix_of_sink_option(name: str) -> None:
     (problem,) = problems(NEEDED | {f"kafka.{name}": "x"})
-    assert problem == f"kafka.{name} is not an option of the Kafka producer: use '{name}', without the prefix."
+    assert problem == f"kafka.{name} is not an option of the Kafka producer. Use '{name}', without the prefix."
 
 
 @pytest.mark.parametrize("name", ["normalize.schemas", "basic.auth.user.info", "ssl.truststore.location"])
 def test_rejects_prefix_of_registry_option_if_a_format_uses_a_registry(name: str) -> None:
     """Otherwise, the option is ignored, as in Spark's own sink."""
     (problem,) = problems(REGISTRY_FORMAT | {f"kafka.schema.registry.{name}": "x"})
-    assert problem.endswith(f"use 'schema.registry.{name}', without the prefix.")
+    assert problem.endswith(f"Use 'schema.registry.{name}', without the prefix.")
 
 
 @pytest.mark.parametrize(

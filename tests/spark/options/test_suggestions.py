@@ -95,6 +95,11 @@ def test_suggests_options_of_value_and_key_for_name_without_part(name: str, sugg
     [
         ("acks", "kafka.acks", "all"),
         ("Acks", "kafka.acks", "all"),
+        ("acks", "Kafka.Acks", "all"),
+        ("value_format", "valueFormat", "json"),
+        ("value.format", "valueFormat", "json"),
+        ("kafka.lingr.ms", "kafka.linger.ms", "5"),
+        ("queue.buffering.max.ms", "kafka.linger.ms", "5"),
         ("linger_ms", "kafka.linger.ms", "5"),
         ("kafka.linger_ms", "kafka.linger.ms", "5"),
         ("kafka.topic", "topic", "t"),
@@ -108,6 +113,39 @@ def test_tells_to_remove_option_that_is_also_set_under_its_correct_name(
     (problem,) = problems(NEEDED | {"createTopic": "true", "topic": "t", name: "0", correct_name: value})
     assert problem.endswith(f". '{correct_name}' is also set: remove '{name}'.")
     assert "use '" not in problem
+
+
+def test_names_documented_option_if_spark_has_changed_its_name_to_lowercase() -> None:
+    (problem,) = problems(NEEDED | {"value.format": "avro", "valueformat": "json"})
+    assert problem == "Unknown option 'value.format'. 'valueFormat' is also set: remove 'value.format'."
+
+
+@pytest.mark.parametrize(
+    ("first_name", "second_name", "suggestion"),
+    [
+        ("linger_ms", "kafka.linger_ms", "kafka.linger.ms"),
+        ("compression.type", "kafka.compression_type", "kafka.compression.type"),
+        ("value.format", "value_format", "valueFormat"),
+        ("value.format", "kafka.valueFormat", "valueFormat"),
+    ],
+)
+def test_suggests_same_option_only_once(first_name: str, second_name: str, suggestion: str) -> None:
+    first_problem, second_problem = problems(NEEDED | {second_name: "lz4", first_name: "lz4"})
+    assert suggestion in first_problem
+    assert f"remove '{first_name}'" not in first_problem
+    assert second_problem.endswith(f". '{suggestion}' is also suggested for '{first_name}': remove '{second_name}'.")
+
+
+@pytest.mark.parametrize(
+    ("name", "other_name"),
+    [("kafka.sasl.username", "kafka.sasl.password"), ("kafka.ssl.certificate.location", "kafka.ssl.key.location")],
+)
+def test_repeats_suggestion_of_option_that_combines_two(name: str, other_name: str) -> None:
+    """One of the two alone has no equivalent, so neither of them can just be removed."""
+    first_advice, second_advice = (
+        problem.partition(". ")[2] for problem in problems(NEEDED | {name: "x", other_name: "x"})
+    )
+    assert first_advice == second_advice
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ UNAUTHORIZED = {
     "overwrite": "ConfigurationError Save mode Overwrite not allowed for Kafka.",
     "ignore": "ConfigurationError Save mode Ignore not allowed for Kafka.",
     "continuous": "ConfigurationError trigger(continuous=...) is not supported",
-    "tpoic": "ConfigurationError Unknown option 'tpoic'. Did you mean 'topic'?",
+    "tpoic": "ConfigurationError Unknown option 'tpoic'. 'topic' is also set: remove 'tpoic'.",
     "topic": "PreflightError Cannot write to Kafka; nothing was written. Topic 'not-there' does not exist.",
     "kafka.bootstrap.servers": "no-such-host.invalid:1: the name cannot be resolved",
     "no value": "SchemaError Required attribute 'value' not found",

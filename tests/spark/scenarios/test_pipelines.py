@@ -112,7 +112,7 @@ def test_run_rejects_invalid_options_but_dry_run_does_not(broker: EmbeddedBroker
     assert dry.returncode == 0, dry.stdout + dry.stderr
     done = run("run", topic=topic, tpoic="x")
     assert done.returncode != 0
-    assert "ConfigurationError: Unknown option 'tpoic'. Did you mean 'topic'?" in done.stdout
+    assert "ConfigurationError: Unknown option 'tpoic'. 'topic' is also set: remove 'tpoic'." in done.stdout
     assert keys(broker, topic) == []
     assert run("run", topic=topic).returncode == 0
     assert keys(broker, topic) == [1]

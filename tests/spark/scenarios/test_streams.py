@@ -43,7 +43,7 @@ def options(broker: EmbeddedBroker, tmp_path: Path, topic: str = "t") -> dict[st
 @pytest.mark.parametrize(
     ("change", "kind", "message"),
     [
-        ({"tPoic": "t"}, ConfigurationError, r"Unknown option 'tPoic'\. Did you mean 'topic'"),
+        ({"tPoic": "t"}, ConfigurationError, r"Unknown option 'tPoic'\. 'topic' is also set: remove 'tPoic'"),
         ({"topic": "not-there"}, PreflightError, "Topic 'not-there' does not exist"),
         ({"topic": "conuts"}, PreflightError, "does not exist[^?]* Did you mean 'counts'"),
     ],

@@ -80,7 +80,7 @@ def test_threads_that_did_not_create_the_session_can_write_tables(
 @pytest.mark.parametrize(
     ("change", "kind", "message"),
     [
-        ({"tpoic": "x"}, ConfigurationError, "Did you mean 'topic'?"),
+        ({"tpoic": "x"}, ConfigurationError, "'topic' is also set: remove 'tpoic'."),
         ({"topic": "not-there"}, PreflightError, "Topic 'not-there' does not exist"),
     ],
 )
@@ -98,7 +98,7 @@ def test_raises_error_before_table_creation_and_any_task(  # noqa: PLR0913 - a t
     assert message in str(get_write_error(lambda: writer.saveAsTable("made"), spark))
     assert upstream.tasks_run == 0
     stream_writer = stream.writeStream.format("pykafka").options(**options(broker, "t") | change)
-    with pytest.raises(kind, match=message.replace("?", r"\?")):
+    with pytest.raises(kind, match=message):
         stream_writer.option("checkpointLocation", str(tmp_path / "checkpoint")).toTable("made")
     assert spark.streams.active == []
     assert not spark.catalog.tableExists("made")
