@@ -41,4 +41,4 @@ print(pydoc.render_doc(spark_kafka_sink))
 
 
 def test_help_hasattr_and_import_of_all_names_work_without_pyspark() -> None:
-    assert "Write Spark DataFrames to Apache Kafka" in run(EVERY_NAME)
+    assert "Spark sink and producer for Apache Kafka" in run(EVERY_NAME)
