@@ -7,6 +7,7 @@ It prints one line after WARM_UP_CYCLES producers, and another one after CYCLES 
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import json
 import os
@@ -21,6 +22,8 @@ from tests.waiting import WAIT_TIMEOUT_SECONDS
 WARM_UP_CYCLES = 300
 COLLECT_EVERY = 100
 """Cycles between garbage collections. Without them, thousands of unreachable tuples would look like a leak."""
+_PR_SET_THP_DISABLE = 41
+"""The operation of prctl(2) that disables transparent huge pages for this process."""
 
 
 def use_producers(bootstrap: str, producers: int) -> None:
@@ -44,6 +47,8 @@ def print_usage() -> None:
 
 def main() -> None:
     bootstrap, cycles = sys.argv[1], int(sys.argv[2])
+    # Otherwise, the kernel may turn small pages into a huge page during the measurement, which adds 2 MiB.
+    ctypes.CDLL(None).prctl(_PR_SET_THP_DISABLE, 1, 0, 0, 0)
     use_producers(bootstrap, WARM_UP_CYCLES)
     print_usage()
     use_producers(bootstrap, cycles)
