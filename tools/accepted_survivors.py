@@ -43,11 +43,9 @@ ACCEPTED_SURVIVORS: Mapping[str, str] = {
     "spark_kafka_sink/producer/sending/idempotence.py: Idempotence.handle_retry: return": (
         "nothing uses the phase of a partition if idempotence is disabled"
     ),
-    "spark_kafka_sink/producer/sending/sender_thread.py: SenderThread.join: if self._has_sender_ended:": (
-        "see the next statement"
-    ),
+    "spark_kafka_sink/producer/sending/sender_thread.py: SenderThread.join: if has_ended:": ("see the next statement"),
     "spark_kafka_sink/producer/sending/sender_thread.py: SenderThread.join: self._thread.join()": (
-        "the thread has released its lock in its last statement, and ends at once without being joined"
+        "the thread has set `_ended_event` in its last statement, and ends at once without being joined"
     ),
     "spark_kafka_sink/exactly_once/driver.py: Driver.__init__: self._may_be_decided = False": (
         "declares the attribute: _write_decision sets it before it is read"

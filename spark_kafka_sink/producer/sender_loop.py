@@ -6,10 +6,10 @@ sender in the calling thread until the awaited event occurs.
 
 from __future__ import annotations
 
-import threading
 from typing import Protocol
 
 from spark_kafka_sink.client.metadata import Metadata
+from spark_kafka_sink.producer.one_time_event import OneTimeEvent
 from spark_kafka_sink.producer.sending.sender import Sender
 
 
@@ -22,7 +22,7 @@ class SenderLoop(Protocol):
     def await_metadata(self, metadata: Metadata, last_version: int, timeout_ms: float) -> None:
         """Wait for metadata that is newer than `last_version`. Raise MetadataTimeoutError after `timeout_ms`."""
 
-    def wait(self, event: threading.Event, timeout_ms: float | None) -> bool:
+    def wait(self, event: OneTimeEvent, timeout_ms: float | None) -> bool:
         """Wait for an event that the sender sets. Return whether the event was set in time.
 
         The caller must wake the sender first, which may otherwise sleep for a long time.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Callable
 
 import pyarrow as pa
@@ -17,6 +16,7 @@ from spark_kafka_sink.errors import (
     TransactionTimeoutError,
 )
 from spark_kafka_sink.network.selector import Selector
+from spark_kafka_sink.producer.one_time_event import OneTimeEvent
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.protocol.message import ApiKey
@@ -76,7 +76,7 @@ def test_blocking_calls_wake_the_sender_before_they_wait(monkeypatch: pytest.Mon
         events.append("wakeup")
         wakeup(selector)
 
-    def record_wait(event: threading.Event, timeout_ms: float | None) -> bool:
+    def record_wait(event: OneTimeEvent, timeout_ms: float | None) -> bool:
         events.append("wait")
         return wait(event, timeout_ms)
 

@@ -11,7 +11,6 @@ A call that would block runs the sender until its wait is over.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from random import Random
@@ -19,6 +18,7 @@ from typing import Any, TypeVar
 
 from spark_kafka_sink.client.metadata import Metadata
 from spark_kafka_sink.network.system import System
+from spark_kafka_sink.producer.one_time_event import OneTimeEvent
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.sender_loop import SenderLoop
 from spark_kafka_sink.producer.sending.sender import Sender
@@ -79,7 +79,7 @@ class InlineLoop:
         if not self.run_until(updated, timeout_ms):
             metadata.await_update(last_version, 0)
 
-    def wait(self, event: threading.Event, timeout_ms: float | None) -> bool:
+    def wait(self, event: OneTimeEvent, timeout_ms: float | None) -> bool:
         return self.run_until(event.is_set, timeout_ms)
 
     def join(self, timeout_ms: float | None) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 
 from spark_kafka_sink.client.metadata import Metadata
 from spark_kafka_sink.network.system import Poller
+from spark_kafka_sink.producer.one_time_event import OneTimeEvent
 from spark_kafka_sink.producer.sending.sender import Sender
 from tests.fake_system import FakePoller, FakeSystem
 
@@ -129,7 +130,7 @@ class TurnLoop:
         if not self._turns.current.wait(lambda: metadata.version > last_version, timeout_ms):
             metadata.await_update(last_version, 0)  # raises MetadataTimeoutError
 
-    def wait(self, event: threading.Event, timeout_ms: float | None) -> bool:
+    def wait(self, event: OneTimeEvent, timeout_ms: float | None) -> bool:
         return self._turns.current.wait(event.is_set, timeout_ms)
 
     def join(self, timeout_ms: float | None) -> bool:

@@ -68,6 +68,7 @@ from spark_kafka_sink.producer.batching.partition_queues import INFINITE_MS, Adm
 from spark_kafka_sink.producer.batching.staging import ASSIGNMENT_DELAY_MS, SingleRecord, Stage
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.futures import FUTURE_BYTES, Callback, SendFuture
+from spark_kafka_sink.producer.one_time_event import OneTimeEvent
 from spark_kafka_sink.producer.partitioner import Partitioner, PartitionLoads
 from spark_kafka_sink.producer.rows import Rows
 
@@ -380,7 +381,7 @@ class RecordAccumulator:
         max_block_ms = self._config.max_block_ms if max_block_ms is None else max_block_ms
         self.pool.reserve(reserved_bytes, max_block_ms, self._wait_for_memory)
 
-    def _wait_for_memory(self, wake_event: threading.Event, timeout_ms: float | None) -> bool:
+    def _wait_for_memory(self, wake_event: OneTimeEvent, timeout_ms: float | None) -> bool:
         """Wait for an event that is set when memory has become free. Return whether it was set in time."""
         # While a thread waits for memory, the sender sends batches without lingering, so wake it to do that now.
         self._wake_sender()
@@ -675,7 +676,7 @@ class RecordAccumulator:
 
     # -- flush and close ----------------------------------------------------------------------------------------------
 
-    def flush(self, wait_for_event: Callable[[threading.Event], bool]) -> bool:
+    def flush(self, wait_for_event: Callable[[OneTimeEvent], bool]) -> bool:
         """Send all rows without lingering, and wait until the rows appended so far are acknowledged or have failed.
 
         Rows that are appended during the flush are not necessarily included.

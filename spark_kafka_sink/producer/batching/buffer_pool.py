@@ -23,8 +23,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from spark_kafka_sink.client.backoff import lock_timeout_seconds
 from spark_kafka_sink.errors import BufferExhaustedError, IllegalStateError, ProducerClosedError, RecordTooLargeError
+from spark_kafka_sink.producer.one_time_event import OneTimeEvent
 
 _SPARSE_DIVISOR = 8
 """A lease is sparse if its holders need at most one eighth of its bytes. When memory is short, their records are
@@ -40,11 +40,7 @@ class WaitForEvent(Protocol):
     A `timeout_ms` of None waits forever.
     """
 
-    def __call__(self, event: threading.Event, timeout_ms: float | None, /) -> bool: ...
-
-
-def _wait_for_event(event: threading.Event, timeout_ms: float | None) -> bool:
-    return event.wait(None if timeout_ms is None else lock_timeout_seconds(timeout_ms))
+    def __call__(self, event: OneTimeEvent, timeout_ms: float | None, /) -> bool: ...
 
 
 class BufferPool:
@@ -90,7 +86,7 @@ class BufferPool:
             self._free_bytes -= nbytes
             return True
 
-    def reserve(self, nbytes: int, max_block_ms: float, wait_for_event: WaitForEvent = _wait_for_event) -> None:
+    def reserve(self, nbytes: int, max_block_ms: float, wait_for_event: WaitForEvent = OneTimeEvent.wait) -> None:
         """Reserve `nbytes`, waiting up to `max_block_ms` until they are free.
 
         Raise BufferExhaustedError if they do not become free in time, ProducerClosedError if the pool is closed, and
@@ -165,7 +161,7 @@ class _Waiter:
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
         self.is_served = False  # whether the bytes are reserved for this call
-        self.wake_event = threading.Event()  # set when the bytes are reserved or the pool is closed
+        self.wake_event = OneTimeEvent()  # set when the bytes are reserved or the pool is closed
 
 
 class MemoryLease:

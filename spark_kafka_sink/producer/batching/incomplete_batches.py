@@ -5,11 +5,11 @@ The accumulator's lock guards everything in this module.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Iterator
 
 from spark_kafka_sink.producer.batching.batch import PINNED, ProducerBatch
 from spark_kafka_sink.producer.batching.partition_queues import INFINITE_MS
+from spark_kafka_sink.producer.one_time_event import OneTimeEvent
 
 
 class Flush:
@@ -18,7 +18,7 @@ class Flush:
     __slots__ = ("batches", "done_event")
 
     def __init__(self) -> None:
-        self.done_event = threading.Event()
+        self.done_event = OneTimeEvent()
         """Set once the flush has no batch left to wait for."""
         self.batches: set[ProducerBatch] | None = None
         """The batches that the flush waits for; None until all rows appended before the flush are in batches."""

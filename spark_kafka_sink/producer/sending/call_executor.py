@@ -14,6 +14,7 @@ from spark_kafka_sink.client.backoff import ExponentialBackoff
 from spark_kafka_sink.client.metadata import Metadata
 from spark_kafka_sink.client.network_client import NetworkClient
 from spark_kafka_sink.errors import KafkaSinkError, copy_error
+from spark_kafka_sink.producer.one_time_event import OneTimeEvent
 from spark_kafka_sink.requests.dispatcher import RequestDispatcher
 from spark_kafka_sink.requests.engine import Call, RequestEngine
 from spark_kafka_sink.requests.request import Request, ResponseT
@@ -30,7 +31,7 @@ class BlockingCall(Call[ResponseT]):
 
     def __init__(self, requests: Iterable[Request[ResponseT]]) -> None:
         super().__init__(requests)
-        self.done_event = threading.Event()
+        self.done_event = OneTimeEvent()
 
     def handle_result(self, request: Request[ResponseT], key: str, response: ResponseT, now_ms: float) -> None:
         super().handle_result(request, key, response, now_ms)

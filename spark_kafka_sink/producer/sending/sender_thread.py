@@ -14,12 +14,11 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-from contextlib import suppress
 
-from spark_kafka_sink.client.backoff import lock_timeout_seconds
 from spark_kafka_sink.client.metadata import Metadata
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.network.system import System
+from spark_kafka_sink.producer.one_time_event import OneTimeEvent
 from spark_kafka_sink.producer.sending.sender import Sender
 
 _EXIT_GRACE_MS = 5_000.0
@@ -41,45 +40,33 @@ class SenderThread:
         self._pid = os.getpid()
         self._sender: Sender | None = None
         self._thread: threading.Thread | None = None
-        self._running_lock = threading.Lock()
-        """Locked from `start` until the sender has ended. `join` waits until it can acquire this lock."""
-        self._has_sender_ended = False
+        self._ended_event = OneTimeEvent()
+        """Set when the sender has ended."""
 
     def start(self, sender: Sender, name: str) -> None:
         """Start the thread under this name. Call this once."""
         self._sender = sender
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._running_lock.acquire()  # the thread releases the lock when it ends
         self._thread.start()
 
     def await_metadata(self, metadata: Metadata, last_version: int, timeout_ms: float) -> None:
         metadata.await_update(last_version, timeout_ms)
 
-    def wait(self, event: threading.Event, timeout_ms: float | None) -> bool:
-        return event.wait(None if timeout_ms is None else lock_timeout_seconds(timeout_ms))
+    def wait(self, event: OneTimeEvent, timeout_ms: float | None) -> bool:
+        return event.wait(timeout_ms)
 
     def join(self, timeout_ms: float | None) -> bool:
         """Wait for the sender thread to end. Return whether it ended in time. A timeout of None waits forever.
 
-        This waits for a lock, not for the thread or an Event. Before Python 3.13, a KeyboardInterrupt during
-        Thread.join() marks the thread as ended while it is still running
-        (https://github.com/python/cpython/issues/90882). A later close(), or the exit of the interpreter, would then
-        not wait for the remaining records. An Event could deadlock, because a signal handler may call close() while the
-        code that it interrupted holds the event's lock.
+        This waits for an event, not for the thread. Before Python 3.13, a KeyboardInterrupt during Thread.join() marks
+        the thread as ended while it is still running (https://github.com/python/cpython/issues/90882). A later close(),
+        or the exit of the interpreter, would then not wait for the remaining records.
         """
         assert self._thread is not None
-        try:
-            self._running_lock.acquire(timeout=-1 if timeout_ms is None else lock_timeout_seconds(timeout_ms))
-        finally:
-            # Release the lock, so that other threads in `join` return, too. Do not release it before the sender has
-            # ended, because the next `join` would then acquire it immediately instead of waiting. After an interrupt,
-            # we cannot tell whether this thread has acquired the lock, but the release is harmless either way (see
-            # `_release_running_lock`).
-            if self._has_sender_ended:
-                self._release_running_lock()
-        if self._has_sender_ended:
+        has_ended = self._ended_event.wait(timeout_ms)
+        if has_ended:
             self._thread.join()  # takes no time, because the thread has only a few instructions left
-        return self._has_sender_ended
+        return has_ended
 
     def is_current(self) -> bool:
         return threading.current_thread() is self._thread
@@ -91,18 +78,7 @@ class SenderThread:
             self._sender.run()
         finally:
             _running_threads.discard(self)
-            # Set the flag before releasing the lock, because `join` reads the flag once it has acquired the lock.
-            self._has_sender_ended = True
-            self._release_running_lock()
-
-    def _release_running_lock(self) -> None:
-        """Release `_running_lock`, which wakes the next thread in `join`. Do nothing if the lock is not held.
-
-        In `join`, a thread calls this even if `acquire` raised an exception, because an interrupt may occur after the
-        lock was acquired and before `acquire` returns.
-        """
-        with suppress(RuntimeError):  # another thread has released the lock
-            self._running_lock.release()
+            self._ended_event.set()
 
     # --- interpreter exit
 

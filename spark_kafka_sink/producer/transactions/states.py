@@ -26,11 +26,11 @@ the transaction) has not been sent yet.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from enum import Enum
 
 from spark_kafka_sink.errors import IllegalStateError, KafkaSinkError, TransactionAbortableError, copy_error
+from spark_kafka_sink.producer.one_time_event import OneTimeEvent
 
 
 class TransactionManagerState(Enum):
@@ -114,7 +114,7 @@ class Operation:
     def __init__(self, name: str) -> None:
         """`name`: the name of the method that began the operation, for error messages."""
         self.name = name
-        self.done_event = threading.Event()
+        self.done_event = OneTimeEvent()
         self.is_result_read = False
         """Whether a caller has read the result. Until then, no other operation may begin."""
         self._error: KafkaSinkError | None  # set together with `done_event`

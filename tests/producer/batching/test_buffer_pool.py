@@ -10,6 +10,7 @@ import pytest
 
 from spark_kafka_sink.errors import BufferExhaustedError, IllegalStateError, ProducerClosedError, RecordTooLargeError
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool, MemoryLease, WaitForEvent
+from spark_kafka_sink.producer.one_time_event import OneTimeEvent
 from tests.producer.batching.accumulator_harness import Clock
 from tests.waiting import WAIT_TIMEOUT_SECONDS
 
@@ -19,7 +20,7 @@ LONG_MS = 600_000.0
 def wait_after(action: Callable[[], None]) -> WaitForEvent:
     """Build a wait function that runs an action before it waits."""
 
-    def wait(event: threading.Event, timeout_ms: float | None) -> bool:
+    def wait(event: OneTimeEvent, timeout_ms: float | None) -> bool:
         action()
         return event.wait(None if timeout_ms is None else timeout_ms / 1000)
 

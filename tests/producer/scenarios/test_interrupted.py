@@ -111,8 +111,8 @@ def test_close_in_signal_handler_returns_while_interrupted_call_holds_any_lock(
     options: dict[str, object] = {"transactional.id": "x", "linger.ms": 60_000} if transactional else {}
 
     with create_producer(broker, **options) as idle:
-        # The sender thread's `_running_lock` is excluded, because it is held until the sender has ended.
-        ways = [way for way in find_locks(idle) if not way.endswith("._running_lock")]
+        # The lock of `_ended_event` is excluded, because it is held until the sender has ended.
+        ways = [way for way in find_locks(idle) if not way.endswith("._ended_event._lock")]
     assert len(ways) > 5
     for way in ways:
         producer = create_producer(broker, **options)

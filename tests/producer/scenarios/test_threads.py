@@ -16,6 +16,7 @@ import pytest
 from spark_kafka_sink import KafkaProducer, ProducerRecord, RecordColumns
 from spark_kafka_sink.client.option_parsing import LONG_MAX
 from spark_kafka_sink.errors import AuthorizationError, BufferExhaustedError, KafkaSinkError, ProducerClosedError
+from spark_kafka_sink.producer.one_time_event import OneTimeEvent
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
 from tests.fake_system import FakeSystem
@@ -186,7 +187,7 @@ def test_flush_ends_when_another_thread_closes(broker: EmbeddedBroker, monkeypat
     entered_waits = threading.Semaphore(0)
     original_wait = producer.thread.wait
 
-    def wait(event: threading.Event, timeout_ms: float | None) -> bool:
+    def wait(event: OneTimeEvent, timeout_ms: float | None) -> bool:
         entered_waits.release()
         return original_wait(event, timeout_ms)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from unittest.mock import patch
 
 import pytest
 
 from spark_kafka_sink.errors import AuthenticationError, BrokerError, DeliveryError, ProducerClosedError
+from spark_kafka_sink.producer.one_time_event import OneTimeEvent
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.producer.sending.call_executor import BlockingCall
@@ -84,7 +84,7 @@ def test_call_that_waits_for_memory_ends_when_the_sender_fails() -> None:
     pool = sender.accumulator.pool
     pool.reserve(pool.free_bytes, 0)
 
-    def fail_sender(event: threading.Event, timeout_ms: float | None) -> bool:
+    def fail_sender(event: OneTimeEvent, timeout_ms: float | None) -> bool:
         with patch.object(sender, "run_once", side_effect=ValueError("unexpected")):
             sender.run()
         return event.is_set()
@@ -175,7 +175,7 @@ def test_flush_that_begins_after_the_last_round_ends_with_the_sender() -> None:
     established(producer)
     sender = get_sender(producer)
 
-    def shut_down(flushed: threading.Event) -> bool:
+    def shut_down(flushed: OneTimeEvent) -> bool:
         sender.shut_down()
         return flushed.is_set()
 

@@ -18,6 +18,7 @@ import pytest
 from spark_kafka_sink import KafkaProducer, ProducerRecord, RecordColumns
 from spark_kafka_sink.errors import ConfigurationError, IllegalStateError
 from spark_kafka_sink.network.system import OperatingSystem
+from spark_kafka_sink.producer.one_time_event import OneTimeEvent
 from spark_kafka_sink.producer.sending import sender_thread
 from spark_kafka_sink.producer.sending.sender import Sender
 from spark_kafka_sink.producer.sending.sender_thread import SenderThread
@@ -252,7 +253,7 @@ def test_rejects_flush_at_exit_that_is_no_duration(flush_at_exit: Any) -> None:
 
 
 def test_waits_for_event_and_metadata() -> None:
-    thread, event, metadata = SenderThread(OperatingSystem(), 0), threading.Event(), Mock()
+    thread, event, metadata = SenderThread(OperatingSystem(), 0), OneTimeEvent(), Mock()
     assert not thread.wait(event, 0)
     event.set()
     assert thread.wait(event, None)
