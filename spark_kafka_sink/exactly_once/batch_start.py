@@ -22,10 +22,11 @@ _log = logging.getLogger(__name__)
 
 _NUMERIC_KEY_MESSAGE = (
     "The job was skipped, because a job with idempotencyKey %r and the same number of rows was already committed. The "
-    "key is a bare number. If it is a micro-batch id, as in foreachBatch, note that a new checkpoint starts again at "
-    "0, so its batches reuse the keys of earlier batches. If this batch has other rows than the earlier one, they are "
-    "not in Kafka: write them with a separate job. In any case, add the query id to the key, but not before this "
-    "batch is in the checkpoint's commits: otherwise, it would be written once more."
+    "key is a bare number. If it is a micro-batch id, as in foreachBatch, it is not unique: with a new checkpoint, the "
+    "ids start again at 0.\n"
+    "- If this batch has other rows than the earlier one, they are not in Kafka: write them with a separate job.\n"
+    "- In any case, add the query id to the key, but only once this batch is in the checkpoint's commits. Otherwise, "
+    "it would be written once more."
 )
 _ROWS_SKIPPED_REMEDY = (
     "The rows of this run were skipped, because onReplayMismatch is 'warn'. If some of them are not in Kafka, write "

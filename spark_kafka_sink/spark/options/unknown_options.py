@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping
 
 from spark_kafka_sink.client.option_parsing import parse_option_values
@@ -27,6 +28,7 @@ from spark_kafka_sink.spark.options.names import (
 )
 from spark_kafka_sink.spark.options.table import OPTION_NAMES_BY_LOWERCASE, SINK_OPTIONS
 
+_WORD_SEPARATOR = re.compile("[._-]")
 _MIN_NAME_SIMILARITY = 0.75
 """Minimum similarity of a suggested name. Unrelated names, such as 'mergeSchema' and 'keySchema', reach 0.7."""
 
@@ -161,8 +163,11 @@ def _suggest_producer_option(name: str, value: str) -> OptionSuggestion:
 
 
 def _find_sink_option(name: str) -> str | None:
-    """Return the sink's option with this lowercase name, as it is documented, or None if there is none."""
+    """Return the sink's option with this lowercase name, as it is documented, or None if there is none.
+
+    Its words may be separated, as in `value_format` and `value.format` for 'valueFormat'.
+    """
     topic_config_prefix = TOPIC_CONFIG_PREFIX.lower()
     if name.startswith(topic_config_prefix):
         return TOPIC_CONFIG_PREFIX + name.removeprefix(topic_config_prefix)
-    return OPTION_NAMES_BY_LOWERCASE.get(name)
+    return OPTION_NAMES_BY_LOWERCASE.get(name) or OPTION_NAMES_BY_LOWERCASE.get(_WORD_SEPARATOR.sub("", name))

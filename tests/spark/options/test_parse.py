@@ -97,6 +97,12 @@ def test_rejects_prefix_of_sink_option(name: str) -> None:
     assert problem == f"kafka.{name} is not an option of the Kafka producer. Use '{name}', without the prefix."
 
 
+@pytest.mark.parametrize("name", ["on_record_error", "on-record-error", "on.record.error"])
+def test_rejects_prefix_of_sink_option_with_separated_words(name: str) -> None:
+    (problem,) = problems(NEEDED | {f"kafka.{name}": "x"})
+    assert problem == f"kafka.{name} is not an option of the Kafka producer. Use 'onRecordError', without the prefix."
+
+
 @pytest.mark.parametrize("name", ["normalize.schemas", "basic.auth.user.info", "ssl.truststore.location"])
 def test_rejects_prefix_of_registry_option_if_a_format_uses_a_registry(name: str) -> None:
     """Otherwise, the option is ignored, as in Spark's own sink."""
